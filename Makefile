@@ -1,0 +1,77 @@
+# Everything from a fresh clone: `make demo`, `make test`. Targets install what they need.
+SHELL := /bin/bash
+.DELETE_ON_ERROR:
+.DEFAULT_GOAL := help
+
+VENV := .venv
+PY := $(VENV)/bin/python
+SOURCES := pyproject.toml meson.build meson.options \
+	$(shell find kvd driver cli csrc scripts -type f -not -name '*.pyc' 2>/dev/null)
+C_BUILDS := plain asan tsan
+SAN_asan := -Db_sanitize=address,undefined -Db_lundef=false
+SAN_tsan := -Db_sanitize=thread -Db_lundef=false
+SAN_plain :=
+
+.PHONY: help setup build test test-c test-py lint format demo run bench lock install uninstall clean
+
+help: ## show this
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+
+$(VENV)/.setup: scripts/setup.sh requirements/lock.txt
+	scripts/setup.sh $(VENV)
+	touch $@
+
+setup: $(VENV)/.setup ## install system packages and the Python environment
+
+$(VENV)/.installed: $(VENV)/.setup $(SOURCES)
+	@echo "kvd: building" >&2
+	@mkdir -p build
+	PATH="$(CURDIR)/$(VENV)/bin:$$PATH" $(PY) -m pip install -qq --no-build-isolation --no-deps \
+		--force-reinstall -Cbuild-dir=build/wheel .
+	touch $@
+
+build: $(VENV)/.installed ## build and install kvd into .venv
+
+build/%/build.ninja: $(VENV)/.setup
+	PATH="$(CURDIR)/$(VENV)/bin:$$PATH" meson setup --reconfigure $(@D) . -Dextensions=false -Dctests=true \
+		-Dwerror_own=true $(SAN_$*) >/dev/null || { cat $(@D)/meson-logs/meson-log.txt; exit 1; }
+
+test-c: $(C_BUILDS:%=build/%/build.ninja) ## the C tests: plain, ASan+UBSan, TSan
+	@set -e; for b in $(C_BUILDS); do \
+		echo "== C tests: $$b"; \
+		PATH="$(CURDIR)/$(VENV)/bin:$$PATH" meson test -C build/$$b --print-errorlogs --no-suite slow; \
+	done
+
+test-py: build ## the Python tests (t1 to t6)
+	$(VENV)/bin/pytest
+
+test: lint test-c test-py ## everything that must be green
+
+lint: build ## ruff, mypy --strict, C warnings as errors, structure
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/mypy
+	$(PY) scripts/lint_tree.py
+
+format: $(VENV)/.setup ## format the Python sources
+	$(VENV)/bin/ruff format .
+	$(VENV)/bin/ruff check --fix .
+
+demo: build ## the main job with a real model server and a real model
+	$(PY) scripts/demo.py
+
+run: build ## kvd in the foreground, in ./run, for your own use
+	$(PY) scripts/run.py
+
+bench: build ## both sides of each speed claim in one run
+	$(PY) tests/bench/bench.py
+
+lock: ## renew requirements/lock.txt
+	python3 -m venv build/lock-venv && build/lock-venv/bin/pip install -q pip-tools
+	build/lock-venv/bin/pip-compile -q --upgrade --generate-hashes --allow-unsafe --strip-extras --no-header \
+		--no-emit-index-url --no-emit-trusted-host --no-emit-find-links -o requirements/lock.txt requirements/lock.in
+
+clean: ## remove what was built, keep .venv
+	rm -rf build .pytest_cache .mypy_cache .ruff_cache .hypothesis
+
+-include systemd/install.mk

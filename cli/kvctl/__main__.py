@@ -1,0 +1,6 @@
+"""``kvctl``: the command line."""
+
+
+def main() -> None:
+    """Run one command."""
+    raise SystemExit("kvctl: not yet")

@@ -1,0 +1,1 @@
+"""The kvd daemon: a tiered KV cache behind a FUSE mount."""

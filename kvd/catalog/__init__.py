@@ -1,0 +1,1 @@
+"""What survives a crash: names, attributes, copies (SQLite)."""

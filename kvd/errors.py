@@ -1,0 +1,67 @@
+"""Errors that an operator or a client can act on; each says what happened and what to do."""
+
+import enum
+import errno
+
+
+class ExitCode(enum.IntEnum):
+    """Exit statuses of ``kvd`` (sysexits.h where it has a fitting one)."""
+
+    OK = 0
+    FAILURE = 1
+    UNAVAILABLE = 69
+    SOFTWARE = 70
+    CANT_FLUSH = 74
+    CONFIG = 78
+
+
+class KvdError(Exception):
+    """An operator's problem: printed as one sentence, never with a traceback."""
+
+    exit_code: ExitCode = ExitCode.FAILURE
+    errno: int = errno.EIO
+
+
+class ConfigError(KvdError):
+    """A setting that can't be used; the message names the key and the mend."""
+
+    exit_code = ExitCode.CONFIG
+    errno = errno.EINVAL
+
+
+class UnavailableError(KvdError):
+    """Something that kvd needs is not there: /dev/fuse, a lock, a socket."""
+
+    exit_code = ExitCode.UNAVAILABLE
+    errno = errno.ENXIO
+
+
+class CatalogError(KvdError):
+    """A catalogue that is not ours, is newer, or is damaged."""
+
+    exit_code = ExitCode.CONFIG
+    errno = errno.EIO
+
+
+class NotFoundError(KvdError):
+    """No such name in the mount."""
+
+    errno = errno.ENOENT
+
+
+class BusyError(KvdError):
+    """The object is leased: open, mapped or pinned."""
+
+    errno = errno.EBUSY
+
+
+class NoSpaceError(KvdError):
+    """The tier is full and nothing in it may go."""
+
+    errno = errno.ENOSPC
+
+
+class DamagedError(KvdError):
+    """A page failed its checksum or could not be read; the object is quarantined."""
+
+    errno = errno.EIO

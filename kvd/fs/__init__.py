@@ -1,0 +1,1 @@
+"""The mount: pyfuse3 operations over the catalogue and the tiers."""

@@ -1,0 +1,1 @@
+"""Pure policies: what to demote, what to reserve."""

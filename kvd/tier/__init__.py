@@ -1,0 +1,1 @@
+"""Tier files and the movement of objects between them."""
