@@ -1,0 +1,75 @@
+"""The DDR tier's files: one a object on a private tmpfs, with exactly the object's bytes."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import TYPE_CHECKING
+
+import trio
+
+from kvd.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+MARKER = "kvd-ddr.json"
+SLOW_REMOVE_BYTES = 64 << 20
+"""Freeing more than this takes long enough to leave the trio thread for it (some 10 GB/s)."""
+
+
+class DdrStore:
+    """Files named by inode number, in hex, in `path`.
+
+    Raises
+    ------
+    ConfigError
+        If `path` holds the files of another catalogue.
+    """
+
+    def __init__(self, path: Path, *, uuid: str) -> None:
+        self.path = path
+        marker = path / MARKER
+        if marker.exists():
+            owner = json.loads(marker.read_text()).get("uuid")
+            if owner != uuid:
+                raise ConfigError(
+                    f"[ddr] path: {path} belongs to catalogue {owner}, not {uuid}; set another directory or unmount it"
+                )
+        else:
+            marker.write_text(json.dumps({"magic": "kvd-ddr", "version": 1, "uuid": uuid}) + "\n")
+
+    def __repr__(self) -> str:
+        return f"<DdrStore {self.path}>"
+
+    def file(self, ino: int) -> Path:
+        """Return the path of an object's file."""
+        return self.path / f"{ino:x}"
+
+    def create(self, ino: int) -> int:
+        """Make an object's file, empty; return a descriptor."""
+        return os.open(self.file(ino), os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+
+    def open(self, ino: int) -> int:
+        """Open an object's file for reading and writing."""
+        return os.open(self.file(ino), os.O_RDWR | os.O_CLOEXEC)
+
+    async def remove(self, ino: int) -> None:
+        """Remove an object's file if it is there."""
+        path = self.file(ino)
+        try:
+            held_bytes = path.stat().st_blocks * 512
+        except FileNotFoundError:
+            return
+        if held_bytes > SLOW_REMOVE_BYTES:
+            await trio.to_thread.run_sync(path.unlink)
+        else:
+            path.unlink()
+
+    def inos(self) -> Iterator[int]:
+        """Yield the inode numbers of the files that are there; other names are left alone."""
+        with os.scandir(self.path) as entries:
+            for entry in entries:
+                if entry.name != MARKER:
+                    yield int(entry.name, 16)

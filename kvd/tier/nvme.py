@@ -1,0 +1,179 @@
+"""The NVMe tier's files: one an object and generation, spread over directories, at identity offsets."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import structlog
+import trio
+from kvdriver import BLOCK_BYTES
+
+from kvd.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from kvd.catalog.records import Copy
+
+log = structlog.get_logger(__name__)
+
+MARKER = "kvd-nvme.json"
+OBJECTS = "objects"
+FAN_OUT = 256
+"""Folders a level; two levels: 7.5 million files in one folder met ENOSPC with terabytes free elsewhere."""
+_NAME = re.compile(r"^([0-9a-f]+)\.([0-9a-f]+)$")
+
+
+@dataclass(frozen=True, slots=True)
+class NewFile:
+    """A copy's file in the making."""
+
+    path: Path
+    fd: int
+    dir_fd: int
+    dir_index: int
+
+    def close(self) -> None:
+        """Close the descriptors."""
+        os.close(self.fd)
+        os.close(self.dir_fd)
+
+
+class NvmeStore:
+    """The directories of the NVMe tier.
+
+    Parameters
+    ----------
+    dirs
+        Where the files go; on XFS or ext4 for O_DIRECT.
+    reserve_bytes
+        Free space that is left alone in each file system.
+    direct
+        Whether to try O_DIRECT; `direct` of the instance says for which directory it works.
+
+    Raises
+    ------
+    ConfigError
+        If a directory holds the files of another catalogue or of another place in the list.
+    """
+
+    def __init__(self, dirs: tuple[Path, ...], *, uuid: str, reserve_bytes: int, direct: bool) -> None:
+        self.dirs = dirs
+        self._reserve_bytes = reserve_bytes
+        for index, path in enumerate(dirs):
+            self._claim(path, index, uuid)
+        self.direct = tuple(direct and _probe_direct(path) for path in dirs)
+
+    def __repr__(self) -> str:
+        return f"<NvmeStore {', '.join(map(str, self.dirs))} direct={self.direct}>"
+
+    def _claim(self, path: Path, index: int, uuid: str) -> None:
+        marker = path / MARKER
+        mine = {"magic": "kvd-nvme", "version": 1, "uuid": uuid, "index": index}
+        if marker.exists():
+            found = json.loads(marker.read_text())
+            if found != mine:
+                raise ConfigError(
+                    f"[nvme] dirs: {path} belongs to catalogue {found.get('uuid')} as number {found.get('index')},"
+                    f" not to {uuid} as number {index}; restore the order of the list or set another directory"
+                )
+        else:
+            (path / OBJECTS).mkdir(exist_ok=True)
+            marker.write_text(json.dumps(mine) + "\n")
+
+    def file(self, dir_index: int, ino: int, gen: int) -> Path:
+        """Return the path of a copy's file."""
+        first, second = ino % FAN_OUT, ino // FAN_OUT % FAN_OUT
+        return self.dirs[dir_index] / OBJECTS / f"{first:02x}" / f"{second:02x}" / f"{ino:x}.{gen:x}"
+
+    def file_of(self, copy: Copy) -> Path:
+        """Return the path of `copy`'s file."""
+        return self.file(copy.dir_index, copy.ino, copy.gen)
+
+    async def create(self, ino: int, gen: int) -> NewFile:
+        """Make a copy's file in the directory with the most free space."""
+        return await trio.to_thread.run_sync(self._create, ino, gen)
+
+    def _create(self, ino: int, gen: int) -> NewFile:
+        dir_index = max(range(len(self.dirs)), key=lambda index: _free_bytes(self.dirs[index]))
+        path = self.file(dir_index, ino, gen)
+        _make_folder(path.parent, self.dirs[dir_index] / OBJECTS)
+        dir_fd = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | self._direct_flag(dir_index), 0o600)
+        except BaseException:
+            os.close(dir_fd)
+            raise
+        return NewFile(path, fd, dir_fd, dir_index)
+
+    def open(self, copy: Copy) -> int:
+        """Open a copy's file for reading."""
+        return os.open(self.file_of(copy), os.O_RDONLY | os.O_CLOEXEC | self._direct_flag(copy.dir_index))
+
+    def _direct_flag(self, dir_index: int) -> int:
+        return os.O_DIRECT if self.direct[dir_index] else 0
+
+    async def remove(self, copy: Copy) -> None:
+        """Remove a copy's file; one that is gone already is fine."""
+        await trio.to_thread.run_sync(_unlink, self.file_of(copy))
+
+    def files(self) -> Iterator[tuple[int, int, int, int]]:
+        """Yield ``(dir_index, ino, gen, size)`` of every copy's file."""
+        for dir_index, top in enumerate(self.dirs):
+            for folder, _, names in os.walk(top / OBJECTS):
+                for name in names:
+                    match = _NAME.match(name)
+                    if match:
+                        size = os.stat(os.path.join(folder, name)).st_size  # noqa: PTH116, PTH118
+                        yield dir_index, int(match[1], 16), int(match[2], 16), size
+
+    def capacity_blocks(self, used_blocks: int, limit_bytes: int) -> int:
+        """Return the tier's capacity now: what its files use and what is free, less the reserve, within the limit."""
+        devices = {os.stat(path).st_dev: path for path in self.dirs}  # noqa: PTH116
+        free_bytes = sum(max(0, _free_bytes(path) - self._reserve_bytes) for path in devices.values())
+        capacity = used_blocks + free_bytes // BLOCK_BYTES
+        return min(capacity, limit_bytes // BLOCK_BYTES) if limit_bytes else capacity
+
+
+def _probe_direct(path: Path) -> bool:
+    probe = path / "kvd-probe"
+    try:
+        os.close(os.open(probe, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_DIRECT, 0o600))
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.EOPNOTSUPP):
+            raise
+        log.warning("nvme directory without O_DIRECT, using buffered I/O", path=str(path), errno=error.errno)
+        return False
+    finally:
+        _unlink(probe)
+    return True
+
+
+def _make_folder(folder: Path, top: Path) -> None:
+    if folder.is_dir():
+        return
+    for made in (folder.parent, folder):
+        with contextlib.suppress(FileExistsError):
+            made.mkdir()
+    for changed in (top, folder.parent):
+        descriptor = os.open(changed, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def _free_bytes(path: Path) -> int:
+    info = os.statvfs(path)
+    return info.f_bavail * info.f_frsize
+
+
+def _unlink(path: Path) -> None:
+    path.unlink(missing_ok=True)
