@@ -56,6 +56,12 @@ class Placements:
             if changed:
                 self._db.execute("UPDATE copy SET current=0 WHERE ino=?", (ino,))
 
+    def revert(self, ino: int, tier: int) -> None:
+        """Note that an object is its copy again."""
+        with self._db.transaction():
+            self._db.execute("UPDATE object SET sealed=1, tier=? WHERE ino=?", (tier, ino))
+            self._db.execute("UPDATE copy SET current=1 WHERE ino=?", (ino,))
+
     def move(self, ino: int, tier: int) -> None:
         """Note that an object's bytes are in another tier now."""
         self._db.execute("UPDATE object SET tier=? WHERE ino=?", (tier, ino))
@@ -99,6 +105,10 @@ class Placements:
                 sums,
             ),
         )
+
+    def drop_copy(self, ino: int) -> None:
+        """Forget an object's copy."""
+        self._db.execute("DELETE FROM copy WHERE ino=?", (ino,))
 
     # -- faults --------------------------------------------------------------------------------------------------
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from typing import TYPE_CHECKING
 
 import trio
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 MARKER = "kvd-ddr.json"
+_NAME = re.compile(r"^[0-9a-f]+$")
 SLOW_REMOVE_BYTES = 64 << 20
 """Freeing more than this takes long enough to leave the trio thread for it (some 10 GB/s)."""
 
@@ -71,5 +73,5 @@ class DdrStore:
         """Yield the inode numbers of the files that are there; other names are left alone."""
         with os.scandir(self.path) as entries:
             for entry in entries:
-                if entry.name != MARKER:
+                if _NAME.match(entry.name):
                     yield int(entry.name, 16)

@@ -52,6 +52,7 @@ class Live:
     mapped_blocks: int
     last_use_s: float
     copy_slot: int = COPY_SLOTS[0]
+    gen: int = 0
     reserved_blocks: int = 0
     readers: int = 0
     writers: int = 0

@@ -1,0 +1,174 @@
+"""An object's dealings with the engine: every reservation, mapping and move, in one place.
+
+A method either does all it says or raises and leaves the books as they were.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from typing import TYPE_CHECKING
+
+import structlog
+from kvdriver import (
+    EngineError,
+    Lease,
+    Map,
+    MapRun,
+    QueryTier,
+    Remap,
+    Reserve,
+    Resize,
+    SessionCreate,
+    SessionDestroy,
+    Status,
+    Tier,
+    TierInfo,
+    Unmap,
+)
+
+from kvd.tier.extents import total_blocks
+from kvd.tier.live import LIVE_SLOT
+
+if TYPE_CHECKING:
+    from kvdriver import Device
+
+    from kvd.tier.live import Live
+
+log = structlog.get_logger(__name__)
+
+_FULL = (Status.NO_SPACE, Status.NO_TABLE)
+
+
+class Books:
+    """The engine's books as objects use them."""
+
+    def __init__(self, device: Device) -> None:
+        self._device = device
+        self.page_bytes = device.capabilities.page_bytes
+
+    def __repr__(self) -> str:
+        return f"<Books on {self._device!r}>"
+
+    async def tier(self, tier: Tier) -> TierInfo:
+        """Return a tier's books."""
+        info = (await self._device.run(QueryTier(tier=tier))).tier
+        assert info is not None
+        return info
+
+    async def resize(self, tier: Tier, blocks: int) -> None:
+        """Set a tier's capacity."""
+        await self._device.run(Resize(tier=tier, blocks=blocks))
+
+    async def session(self, ino: int) -> int:
+        """Make an object's session context."""
+        return (await self._device.run(SessionCreate(key=ino))).value
+
+    async def destroy(self, session: int) -> None:
+        """Free an object's session context and all its frames."""
+        await self._device.run(SessionDestroy(session=session))
+
+    async def lease(self, live: Live, delta: int) -> None:
+        """Note that an object is in use (+1) or no longer (-1)."""
+        await self._device.run(Lease(session=live.session, delta=delta))
+
+    # -- DDR -----------------------------------------------------------------------------------------------------
+
+    async def reserve(self, live: Live, blocks: int) -> bool:
+        """Set an object's reservation in DDR; False, and no change, if the tier can't give it."""
+        try:
+            await self._device.run(Reserve(session=live.session, tier=Tier.DDR, blocks=blocks))
+        except EngineError as error:
+            if error.status not in _FULL:
+                raise
+            return False
+        live.reserved_blocks = blocks
+        return True
+
+    async def settle(self, live: Live, charges: tuple[MapRun, ...]) -> None:
+        """Map what an object really holds in DDR and give the rest of its reservation back.
+
+        What is there is there: if a writer outran its reservation, the capacity grows into the burst reserve until
+        demotions have made up for it (`kvd.tier.room`).
+        """
+        await self._device.run(Unmap(session=live.session, slot=LIVE_SLOT))
+        live.mapped_blocks = 0
+        place = Map(session=live.session, slot=LIVE_SLOT, tier=Tier.DDR, runs=charges, reserved=True)
+        need = total_blocks(charges)
+        if charges:
+            try:
+                await self._device.run(place)
+            except EngineError as error:
+                if error.status is not Status.NO_SPACE:
+                    raise
+                info = await self.tier(Tier.DDR)
+                await self.resize(Tier.DDR, info.used_blocks + info.reserved_blocks + need)
+                log.info("writer outran its reservation", ino=live.ino, blocks=need, reserved=live.reserved_blocks)
+                await self._device.run(place)
+        live.mapped_blocks = need
+        await self.reserve(live, 0)
+
+    async def drop(self, live: Live) -> None:
+        """Free the frames of the live pages and of the copy."""
+        for slot in (LIVE_SLOT, live.copy_slot):
+            await self._device.run(Unmap(session=live.session, slot=slot))
+        live.mapped_blocks = 0
+
+    async def to_ddr(self, live: Live) -> None:
+        """Move the live pages to DDR, out of the reservation; the NVMe frames stay as the copy's."""
+        leases = int(live.opens > 0)
+        if leases:
+            await self.lease(live, -1)
+        try:
+            await self._device.run(
+                Remap(
+                    session=live.session,
+                    slot=LIVE_SLOT,
+                    tier=Tier.DDR,
+                    other_slot=live.copy_slot,
+                    keep=True,
+                    reserved=True,
+                )
+            )
+        finally:
+            if leases:
+                await self.lease(live, 1)
+        live.tier = Tier.DDR
+
+    # -- NVMe ----------------------------------------------------------------------------------------------------
+
+    async def copy_map(self, live: Live, charges: tuple[MapRun, ...]) -> None:
+        """Allocate frames for a new copy; ENOSPC if the tier is full."""
+        if not charges:
+            return
+        try:
+            await self._device.run(Map(session=live.session, slot=live.next_slot, tier=Tier.NVME, runs=charges))
+        except EngineError as error:
+            if error.status not in _FULL:
+                raise
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "nvme tier") from error
+
+    async def copy_abort(self, live: Live) -> None:
+        """Free the frames of a copy that did not come to be."""
+        await self._device.run(Unmap(session=live.session, slot=live.next_slot))
+
+    async def copy_commit(self, live: Live) -> None:
+        """Make the new copy's frames the copy's; free the old ones."""
+        await self._device.run(Unmap(session=live.session, slot=live.copy_slot))
+        live.copy_slot = live.next_slot
+
+    async def to_nvme(self, live: Live, charges: tuple[MapRun, ...]) -> None:
+        """Move the live pages to the frames of the copy; the DDR frames are free."""
+        if charges:
+            await self._device.run(
+                Remap(
+                    session=live.session, slot=LIVE_SLOT, tier=Tier.NVME, other_slot=live.copy_slot, take=True
+                )
+            )
+        live.tier = Tier.NVME
+        live.mapped_blocks = total_blocks(charges)
+
+    async def adopt(self, session: int, slot: int, tier: Tier, charges: tuple[MapRun, ...]) -> None:
+        """Map what was found at start."""
+        if charges:
+            await self._device.run(Map(session=session, slot=slot, tier=tier, runs=charges))
