@@ -43,6 +43,14 @@ class Placements:
         """Yield every object."""
         return map(_placement, self._db.execute("SELECT * FROM object ORDER BY ino").fetchall())
 
+    def count_damaged(self) -> int:
+        """Return the number of quarantined objects."""
+        return int(self._db.scalar("SELECT count(*) FROM object WHERE damaged=1"))
+
+    def count_pinned(self) -> int:
+        """Return the number of pinned objects."""
+        return int(self._db.scalar("SELECT count(*) FROM object WHERE pinned=1"))
+
     def fill(self, ino: int) -> None:
         """Note that an object has a writer: after a crash its DDR bytes count for nothing."""
         with self._db.transaction():

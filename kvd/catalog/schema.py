@@ -56,6 +56,9 @@ CREATE TABLE object(
     damaged INTEGER NOT NULL
 );
 
+CREATE INDEX object_damaged ON object(damaged) WHERE damaged=1;
+CREATE INDEX object_pinned ON object(pinned) WHERE pinned=1;
+
 -- The durable copy on NVMe; current = 1: the same bytes as the object. runs: u64 pairs (first page, count), sums: u32
 -- CRC32C of each page of the runs, in order; both little-endian.
 CREATE TABLE copy(

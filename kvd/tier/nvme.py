@@ -134,6 +134,11 @@ class NvmeStore:
                         size = os.stat(os.path.join(folder, name)).st_size  # noqa: PTH116, PTH118
                         yield dir_index, int(match[1], 16), int(match[2], 16), size
 
+    def size_bytes(self) -> int:
+        """Return the size of the file systems that the directories are on."""
+        devices = {os.stat(path).st_dev: os.statvfs(path) for path in self.dirs}  # noqa: PTH116
+        return sum(info.f_blocks * info.f_frsize for info in devices.values())
+
     def capacity_blocks(self, used_blocks: int, limit_bytes: int) -> int:
         """Return the tier's capacity now: what its files use and what is free, less the reserve, within the limit."""
         devices = {os.stat(path).st_dev: path for path in self.dirs}  # noqa: PTH116

@@ -82,6 +82,12 @@ class Objects:
     def __repr__(self) -> str:
         return f"<Objects {len(self.sessions)} known, {len(self.lives)} in memory>"
 
+    def adopt(self, sessions: dict[int, int], resident: dict[int, int]) -> None:
+        """Take over what recovery found: engine sessions, and the blocks of the objects in DDR."""
+        self.sessions.update(sessions)
+        for ino, blocks in resident.items():
+            self._live(ino).mapped_blocks = blocks
+
     # -- finding -------------------------------------------------------------------------------------------------
 
     def _live(self, ino: int) -> Live:

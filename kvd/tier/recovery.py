@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import structlog
 from kvdriver import Tier
 
-from kvd.tier.extents import copy_charges, data_extents, ddr_charges
+from kvd.tier.extents import copy_charges, data_extents, ddr_charges, total_blocks
 from kvd.tier.live import COPY_SLOTS, LIVE_SLOT
 
 if TYPE_CHECKING:
@@ -42,6 +42,10 @@ class Recovered:
         Their file on NVMe has the wrong length; they answer EIO.
     swept
         Files without a row, removed.
+    sessions
+        Engine session of each object.
+    resident
+        Blocks in DDR of each object that is there.
     """
 
     in_ddr: int = 0
@@ -51,7 +55,7 @@ class Recovered:
     damaged: int = 0
     swept: int = 0
     sessions: dict[int, int] = field(default_factory=dict)
-    resident: list[int] = field(default_factory=list)
+    resident: dict[int, int] = field(default_factory=dict)
 
 
 class Recovery:
@@ -101,6 +105,9 @@ class Recovery:
             self._drop(ino)
         elif placement.tier == Tier.NVME and placement.sealed:
             await self._adopt_nvme(placement, copy)
+        elif copy.current:
+            self._catalog.placements.move(ino, Tier.NVME)
+            await self._adopt_nvme(placement, copy)
         else:
             self._found.reverted += 1
             with self._catalog.db.transaction():
@@ -123,7 +130,8 @@ class Recovery:
         page_bytes = self._books.page_bytes
         session = self._found.sessions[ino] = await self._books.session(ino)
         size = os.fstat(fd).st_size
-        await self._books.adopt(session, LIVE_SLOT, Tier.DDR, ddr_charges(data_extents(fd, size), page_bytes))
+        held = ddr_charges(data_extents(fd, size), page_bytes)
+        await self._books.adopt(session, LIVE_SLOT, Tier.DDR, held)
         if copy is not None:
             if self._size_of(copy) == copy.size:
                 charges = copy_charges(copy.runs, copy.size, page_bytes)
@@ -131,7 +139,7 @@ class Recovery:
             else:
                 self._catalog.placements.drop_copy(ino)
         self._found.in_ddr += 1
-        self._found.resident.append(ino)
+        self._found.resident[ino] = total_blocks(held)
 
     async def _adopt_nvme(self, placement: Placement, copy: Copy) -> None:
         size = self._size_of(copy)
@@ -168,7 +176,7 @@ class Recovery:
         known = {
             (copy.dir_index, copy.ino, copy.gen) for copy in copies.values() if copy.ino in sessions
         }
-        resident = set(self._found.resident)
+        resident = self._found.resident
         for dir_index, ino, gen in self._files.keys() - known:
             self._nvme.file(dir_index, ino, gen).unlink(missing_ok=True)
             self._found.swept += 1

@@ -1,0 +1,268 @@
+"""The daemon's life: bring-up as one stack of do and undo, serving, and the way down.
+
+Order matters on the way down: no new clients (unmount), then what they left behind is sealed and flushed to NVMe, and
+only then go the data plane, the tmpfs and the catalogue.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import signal
+import socket
+from contextlib import AsyncExitStack, ExitStack, contextmanager
+from typing import TYPE_CHECKING, assert_never
+
+import pyfuse3
+import trio
+from kvdriver import BLOCK_BYTES, InProcessDevice, Tier
+
+from kvd import log, mount
+from kvd.api.app import serve
+from kvd.api.backend import FeatureOff
+from kvd.catalog.catalog import Catalog
+from kvd.control import DaemonControl, Features
+from kvd.errors import ExitCode, KvdError, UnavailableError
+from kvd.flush import flush
+from kvd.fs.operations import Operations
+from kvd.fs.split import EventKind, Feature, Split
+from kvd.fs.virtual import Virtual
+from kvd.notify import Notifier
+from kvd.tier.books import Books
+from kvd.tier.ddr import DdrStore
+from kvd.tier.mover import Mover
+from kvd.tier.nvme import NvmeStore
+from kvd.tier.objects import Objects
+from kvd.tier.recovery import Recovery
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from contextlib import AbstractAsyncContextManager
+    from pathlib import Path
+
+    from kvd.config import Config
+
+logger = log.get(__name__)
+
+PAGE_BYTES = 65536
+SESSIONS_MAX = 1 << 20
+NVME_GROWTH = 2
+"""Frames are numbered for this many times the present size of the file systems, since those may be grown."""
+HANDLERS_MAX = 1000
+"""Requests that wait in Python at once; each is one trio task."""
+RELEASE_S = 1.0
+RELEASE_POLL_S = 0.02
+NEGOTIATE_S = 30.0
+"""What clients get to close their files after the unmount, before the flush begins."""
+CHECKPOINT_S = 5.0
+LOCK_NAME = "lock"
+
+
+def run(config: Config) -> int:
+    """Serve the mount until told to stop; return the exit status.
+
+    Raises
+    ------
+    KvdError
+        If the daemon can't start.
+    """
+    with ExitStack() as stack:
+        stack.enter_context(_locked(config.daemon.state))
+        return trio.run(_Daemon(config).run, strict_exception_groups=True)
+
+
+class _Daemon:
+    """One life of the daemon."""
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+        self._system = mount.System()
+        self._notifier = Notifier.from_environ()
+        self._features_off: list[FeatureOff] = []
+        self._stop = trio.Event()
+        self._status = ExitCode.OK
+
+    async def run(self) -> int:
+        """Bring up, serve, go down."""
+        with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+            async with AsyncExitStack() as stack, trio.open_nursery() as nursery:
+                nursery.start_soon(self._listen, signals)
+                await self._serve(stack)
+                nursery.cancel_scope.cancel()
+        return self._status
+
+    async def _listen(self, signals: trio.abc.ReceiveChannel[int]) -> None:
+        """Stop at the first signal, give up the flush at the second."""
+        async for number in signals:
+            if self._stop.is_set():
+                raise KvdError("stopped in the middle of the flush; what is only in DDR stays there for the next start")
+            logger.info("stopping", signal=signal.Signals(number).name)
+            self._stop.set()
+
+    async def _serve(self, stack: AsyncExitStack) -> None:
+        config = self._config
+        mount.detach_dead(self._system, config)
+        self._features_off += mount.mount_tmpfs(
+            self._system, config.ddr.path, config.ddr.budget_bytes + config.ddr.burst_bytes, huge=False
+        )
+        catalog = Catalog.open(config.daemon.state, page_bytes=PAGE_BYTES)
+        stack.callback(catalog.close)
+        ddr = DdrStore(config.ddr.path, uuid=catalog.db.uuid)
+        nvme = NvmeStore(
+            config.nvme.dirs,
+            uuid=catalog.db.uuid,
+            reserve_bytes=config.nvme.reserve_bytes,
+            direct=config.nvme.direct != "off",
+        )
+        device = self._open_device(nvme)
+        stack.callback(device.close)
+        books = Books(device)
+        mover = await stack.enter_async_context(
+            Mover.open(page_bytes=PAGE_BYTES, deadline_s=config.nvme.deadline_s)
+        )
+        recovered = await Recovery(catalog, books, ddr, nvme).run()
+        mounted = mount.mount_fuse(self._system, config)
+        stack.callback(os.close, mounted.fd)
+        stack.callback(mount.unmount, self._system, config)
+        self._features_off += mounted.features_off
+        ours, peer = stack.enter_context(_socket_pair())
+        split = await stack.enter_async_context(self._open_split(mounted.fd, ours))
+        objects = Objects(config, catalog, books, ddr, nvme, mover, split)
+        objects.adopt(recovered.sessions, recovered.resident)
+        await objects.room.resize_nvme()
+        control = DaemonControl(config, catalog, objects, books, device, lambda: self._features(split))
+        virtual = Virtual(control.status, control.sessions)
+        operations = Operations(catalog, objects, books, virtual, objects_max=SESSIONS_MAX)
+        pyfuse3.init(operations, f"/dev/fd/{peer}", {"default_permissions"})
+        stack.callback(pyfuse3.close, unmount=False)
+        await self._run(catalog, objects, control, split)
+
+    async def _run(self, catalog: Catalog, objects: Objects, control: DaemonControl, split: Split) -> None:
+        config = self._config
+        async with trio.open_nursery() as plane:
+            negotiated = trio.Event()
+            plane.start_soon(self._events, split, objects, negotiated)
+            plane.start_soon(self._names)
+            plane.start_soon(self._notifier.watchdog)
+            with trio.fail_after(NEGOTIATE_S):
+                await negotiated.wait()
+            plane.start_soon(objects.room.run)
+            plane.start_soon(objects.sample_writers)
+            plane.start_soon(_checkpoints, catalog)
+            async with trio.open_nursery() as front:
+                await front.start(serve, control, config.daemon.socket, config.daemon.socket_group)
+                features = self._features(split)
+                logger.info("serving", mount=config.daemon.mount, features=features.on)
+                for off in features.off:
+                    logger.info("without", feature=off.feature, reason=off.reason)
+                self._notifier.ready()
+                await self._stop.wait()
+                front.cancel_scope.cancel()
+            self._notifier.stopping()
+            mount.unmount(self._system, config)
+            await self._flush(catalog, objects)
+            plane.cancel_scope.cancel()
+
+    async def _names(self) -> None:
+        """Serve names until the split ends the conversation; then there is nothing left to do but stop."""
+        await pyfuse3.main(1, HANDLERS_MAX)
+        self._stop.set()
+
+    async def _events(self, split: Split, objects: Objects, negotiated: trio.Event) -> None:
+        async for event in split.events():
+            match event.kind:
+                case EventKind.INIT:
+                    negotiated.set()
+                case EventKind.REFUSED:
+                    raise UnavailableError(
+                        f"this kernel speaks FUSE 7.{event.value}, kvd needs 7.31; run Linux 5.4 or newer"
+                    )
+                case EventKind.UNMOUNTED:
+                    if not self._stop.is_set():
+                        logger.warning("unmounted from outside, stopping", mount=self._config.daemon.mount)
+                    self._stop.set()
+                case EventKind.PEER_GONE:
+                    self._stop.set()
+                case EventKind.BAD_PAGE:
+                    objects.bad_page(event.node, event.value)
+                case EventKind.IO_ERROR:
+                    objects.failed_io(event.node, event.value)
+                case _:
+                    assert_never(event.kind)
+
+    async def _flush(self, catalog: Catalog, objects: Objects) -> None:
+        with trio.move_on_after(RELEASE_S):
+            while any(live.opens for live in objects.lives.values()):
+                await trio.sleep(RELEASE_POLL_S)
+        result = await flush(objects, flush_s=self._config.daemon.flush_s, notifier=self._notifier)
+        await catalog.db.sync()
+        if result.left:
+            self._status = ExitCode.CANT_FLUSH
+            logger.error(
+                "objects could not be flushed; the ddr tmpfs stays, and the next start finds them there",
+                objects=result.left,
+                reason=result.reason,
+                ddr=self._config.ddr.path,
+            )
+            return
+        mount.unmount_tmpfs(self._system, self._config.ddr.path)
+
+    def _features(self, split: Split) -> Features:
+        on = tuple(feature.name.lower() for feature in Feature if feature in split.features and feature.name)
+        off = list(self._features_off)
+        known = {each.feature for each in off}
+        for feature in Feature:
+            name = (feature.name or "").lower()
+            if feature not in split.features and name not in known:
+                wanted = feature is not Feature.PASSTHROUGH or self._config.fuse.passthrough != "off"
+                reason = "this kernel does not offer it" if wanted else '[fuse] passthrough = "off"'
+                off.append(FeatureOff(feature=name, reason=reason))
+        return Features(on=on, off=tuple(off))
+
+    def _open_device(self, nvme: NvmeStore) -> InProcessDevice:
+        burst = self._config.ddr.budget_bytes + self._config.ddr.burst_bytes
+        return InProcessDevice.open(
+            page_bytes=PAGE_BYTES,
+            capacity_blocks={
+                Tier.DDR: burst // BLOCK_BYTES,
+                Tier.NVME: NVME_GROWTH * nvme.size_bytes() // BLOCK_BYTES,
+            },
+            sessions_max=SESSIONS_MAX,
+        )
+
+    def _open_split(self, fuse_fd: int, peer_fd: int) -> AbstractAsyncContextManager[Split]:
+        wanted = ~Feature(0)
+        if self._config.fuse.passthrough == "off" or not self._system.is_admin():
+            wanted &= ~Feature.PASSTHROUGH
+        return Split.open(fuse_fd=fuse_fd, peer_fd=peer_fd, readers=self._config.fuse.readers, features=wanted)
+
+
+async def _checkpoints(catalog: Catalog) -> None:
+    while True:
+        await trio.sleep(CHECKPOINT_S)
+        await catalog.db.checkpoint()
+
+
+@contextmanager
+def _socket_pair() -> Iterator[tuple[int, int]]:
+    """Yield the split's end and pyfuse3's end."""
+    ours, peer = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with ours, peer:
+        yield ours.fileno(), peer.fileno()
+
+
+@contextmanager
+def _locked(state: Path) -> Iterator[None]:
+    """Hold the state directory: one daemon a state."""
+    with (state / LOCK_NAME).open("a+") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            lock.seek(0)
+            raise UnavailableError(
+                f"another kvd (pid {lock.read().strip() or 'unknown'}) uses {state}; stop it or set [daemon] state"
+            ) from None
+        lock.truncate(0)
+        lock.write(f"{os.getpid()}\n")
+        lock.flush()
+        yield
