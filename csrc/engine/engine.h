@@ -16,6 +16,11 @@
 /* cffi: begin */
 typedef struct kvd_engine kvd_engine;
 
+enum kvd_engine_limit {
+	KVD_ENGINE_SLOTS_MAX = 8,  /* page tables of a session */
+	KVD_ENGINE_PAGE_BITS = 47, /* pages are numbered from 0 to 2^47 - 1; ranges are cut there */
+};
+
 enum kvd_engine_tier {
 	KVD_TIER_NONE = 0,
 	KVD_TIER_DDR = 1,
@@ -30,13 +35,15 @@ enum kvd_engine_op {
 	KVD_OP_SESSION_DESTROY = 2, /* session: its pages and reservations are freed; refused while leased */
 	KVD_OP_LEASE = 3,           /* session, delta in `count` (as int64): REMAP and DESTROY are refused while > 0 */
 	KVD_OP_RESERVE = 4,         /* session, tier, count blocks: sets the reservation to exactly that */
-	KVD_OP_MAP = 5,             /* session, slot, tier, runs in buffer: allocates; all or nothing */
+	KVD_OP_MAP = 5,             /* session, slot, tier, `count` runs in buffer: allocates; all or nothing */
 	KVD_OP_UNMAP = 6,           /* session, slot, first_page, count -> result0 = pages freed */
 	KVD_OP_TRANSLATE = 7,       /* session, slot, first_page, count -> runs in buffer, result0 = number of runs */
-	KVD_OP_REMAP = 8,           /* session, slot, first_page, count, tier, other_slot, flags */
+	KVD_OP_REMAP = 8,           /* session, slot, first_page, count, tier, other_slot, flags: pages of other tiers
+	                               move to `tier`, with their charge -> result0 = pages moved; all or nothing */
 	KVD_OP_QUERY_TIER = 9,      /* tier -> struct kvd_engine_tier_info in buffer */
 	KVD_OP_QUERY_SESSION = 10,  /* session -> struct kvd_engine_session_info in buffer */
-	KVD_OP_RESIZE = 11,         /* tier, count blocks: new capacity; may be below what is used (then MAP is refused) */
+	KVD_OP_RESIZE = 11,         /* tier, count blocks: new capacity; may be below what is used (then only what
+	                               is reserved can be mapped); total_frames stays */
 };
 
 enum kvd_engine_status {
@@ -136,10 +143,13 @@ struct kvd_engine_stats {
 /* 0 or -errno (-EINVAL: bad configuration, -ENOMEM). */
 int kvd_engine_init(const struct kvd_engine_config *config, kvd_engine **out);
 void kvd_engine_fini(kvd_engine *engine);
+/* Drop every session and page; capacities and counters stay, and no old session handle becomes valid again. */
+int kvd_engine_reset(kvd_engine *engine);
 /* Execute `count` commands in order; each gets its completion. */
 void kvd_engine_submit(kvd_engine *engine, const struct kvd_engine_cmd *cmd, struct kvd_engine_cpl *cpl, uint32_t count);
 void kvd_engine_stats(const kvd_engine *engine, struct kvd_engine_stats *out);
-/* Check every table against every other; 0 when consistent, else the number of faults, the first in `text`. */
+/* Check every table against every other; 0 when consistent, else the number of faults, the first ones in
+ * `text`, one a line, as many as fit whole. */
 uint64_t kvd_engine_check(const kvd_engine *engine, char *text, size_t text_bytes);
 /* cffi: end */
 

@@ -1,0 +1,55 @@
+/* Pages that leave a table: their frames go back in runs, and the books are settled once. */
+#include "engine/internal.h"
+
+void kvd_release_flush(struct kvd_release *release)
+{
+	if (release->count)
+		kvd_frames_give(release->engine, &release->engine->head->tiers[release->tier], release->first,
+				release->count);
+	release->count = 0;
+}
+
+void kvd_release_add(struct kvd_release *release, uint64_t pte)
+{
+	uint32_t tier = kvd_pte_tier(pte);
+	uint64_t frame = kvd_pte_frame(pte);
+
+	release->total[tier - 1].pages++;
+	release->total[tier - 1].blocks += kvd_pte_blocks(pte);
+	if (release->count && tier == release->tier && frame == release->first + release->count) {
+		release->count++;
+		return;
+	}
+	kvd_release_flush(release);
+	release->tier = tier;
+	release->first = frame;
+	release->count = 1;
+}
+
+void kvd_release_visit(void *context, uint64_t first_page, union kvd_entry *entries, uint32_t count)
+{
+	(void)first_page;
+	for (uint32_t i = 0; i < count; i++) {
+		if (entries[i].pte)
+			kvd_release_add(context, entries[i].pte);
+	}
+}
+
+uint64_t kvd_release_settle(struct kvd_release *release, struct kvd_session *session)
+{
+	struct kvd_head *head = release->engine->head;
+	uint64_t pages = 0;
+
+	kvd_release_flush(release);
+	for (uint32_t i = KVD_TIER_DDR; i < KVD_TIER_COUNT; i++) {
+		const struct kvd_books *gone = &release->total[i - 1];
+		struct kvd_books *books = kvd_books_of(session, i);
+
+		books->pages -= gone->pages;
+		books->blocks -= gone->blocks;
+		head->tiers[i].used_blocks -= gone->blocks;
+		pages += gone->pages;
+	}
+	head->mapped_pages -= pages;
+	return pages;
+}
