@@ -50,7 +50,7 @@ struct kvd_mover_result {
 };
 
 struct kvd_mover_config {
-	uint32_t queue_jobs;  /* jobs waiting or running for each direction; more is -EAGAIN */
+	uint32_t queue_jobs;  /* jobs waiting, running or not yet reaped, for each direction; more is -EAGAIN */
 	uint32_t queue_depth; /* I/O requests in flight for each direction */
 	uint32_t io_bytes;    /* of one request; a multiple of page_bytes */
 	uint32_t reserved;
@@ -61,11 +61,11 @@ struct kvd_mover_stats {
 	uint64_t bytes[3];
 	uint64_t busy_ns[3];
 	uint64_t failed[3];
-	uint64_t queued[3];
+	uint64_t queued[3];   /* waiting or running now */
 };
 
 int kvd_mover_init(const struct kvd_mover_config *config, kvd_mover **out);
-/* Cancels what runs or waits, waits for the threads, frees. */
+/* Cancels what runs or waits, waits (bounded) for the threads, frees; see lane.h for a disk that hangs. */
 void kvd_mover_fini(kvd_mover *mover);
 /* 0, -EAGAIN (queue full), -EINVAL. */
 int kvd_mover_submit(kvd_mover *mover, const struct kvd_mover_job *job);

@@ -1,0 +1,262 @@
+"""The mover as the daemon uses it, on a real file system and on memory files."""
+
+from __future__ import annotations
+
+import errno
+import os
+import random
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pytest
+import trio
+
+from kvd.errors import DamagedError
+from kvd.tier.mover import ChecksumError, Kind, Mover, MoveResult
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+PAGE = 65536
+RUNS = ((0, 3), (5, 6))
+SIZE = 10 * PAGE + 77
+MOVED = 8 * PAGE + 77
+PATIENCE_S = 60.0
+
+
+@contextmanager
+def memory_file(content: bytes = b"") -> Iterator[int]:
+    fd = os.memfd_create("kvd-test")
+    try:
+        os.write(fd, content)
+        yield fd
+    finally:
+        os.close(fd)
+
+
+@contextmanager
+def nvme_file(path: Path) -> Iterator[int]:
+    fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
+@contextmanager
+def silent_pipe() -> Iterator[int]:
+    """Reading blocks, as a disk that doesn't answer."""
+    ends = os.pipe()
+    try:
+        yield ends[0]
+    finally:
+        os.close(ends[0])
+        os.close(ends[1])
+
+
+@dataclass(frozen=True)
+class Verify:
+    """A verification that blocks."""
+
+    mover: Mover
+    fd: int
+
+    async def __call__(self) -> None:
+        await self.mover.verify(src_fd=self.fd, size_bytes=PAGE, runs=[(0, 1)], sums=bytes(4), direct=False)
+
+
+def sparse_content() -> bytes:
+    content = bytearray(random.Random(1).randbytes(SIZE))
+    content[3 * PAGE : 5 * PAGE] = bytes(2 * PAGE)
+    return bytes(content)
+
+
+async def demoted(mover: Mover, path: Path, fd: int, content: bytes) -> bytes:
+    dir_fd = os.open(path.parent, os.O_RDONLY)
+    try:
+        with memory_file(content) as ddr:
+            result, sums = await mover.demote(
+                src_fd=ddr, dst_fd=fd, dir_fd=dir_fd, size_bytes=SIZE, runs=RUNS, direct=False
+            )
+    finally:
+        os.close(dir_fd)
+    assert result.moved_bytes == MOVED
+    assert result.duration_s > 0
+    return sums
+
+
+async def until_queued(mover: Mover, count: int) -> None:
+    with trio.fail_after(PATIENCE_S):
+        while mover.statistics()[Kind.VERIFY].queued != count:
+            await trio.lowlevel.checkpoint()
+
+
+async def test_round_trip(tmp_path: Path) -> None:
+    content = sparse_content()
+    async with Mover.open(page_bytes=PAGE, io_bytes=2 * PAGE) as mover:
+        with nvme_file(tmp_path / "object") as nvme, memory_file() as back:
+            sums = await demoted(mover, tmp_path / "object", nvme, content)
+            assert (tmp_path / "object").read_bytes() == content
+            assert len(sums) == 4 * 9
+            checked = await mover.verify(src_fd=nvme, size_bytes=SIZE, runs=RUNS, sums=sums, direct=False)
+            assert checked.moved_bytes == MOVED
+            moved = await mover.promote(src_fd=nvme, dst_fd=back, size_bytes=SIZE, runs=RUNS, sums=sums, direct=False)
+            assert isinstance(moved, MoveResult)
+            assert os.pread(back, SIZE + 1, 0) == content
+        counts = mover.statistics()
+        assert [counts[kind].jobs for kind in Kind] == [1, 1, 1]
+        assert [counts[kind].moved_bytes for kind in Kind] == [MOVED] * 3
+        assert [counts[kind].failed for kind in Kind] == [0, 0, 0]
+        assert repr(mover) == "<Mover open, 0 moving, 0 waiting>"
+    assert repr(mover) == "<Mover closed, 0 moving, 0 waiting>"
+
+
+async def test_sums_are_crc32c_little_endian(tmp_path: Path) -> None:
+    async with Mover.open(page_bytes=PAGE) as mover:
+        with nvme_file(tmp_path / "object") as nvme, memory_file(b"123456789") as ddr:
+            _, sums = await mover.demote(
+                src_fd=ddr, dst_fd=nvme, dir_fd=None, size_bytes=9, runs=[(0, 1)], direct=False
+            )
+    assert sums == (0xE3069283).to_bytes(4, "little")
+
+
+async def test_object_without_pages(tmp_path: Path) -> None:
+    async with Mover.open(page_bytes=PAGE) as mover:
+        with nvme_file(tmp_path / "object") as nvme, memory_file() as ddr:
+            result, sums = await mover.demote(
+                src_fd=ddr, dst_fd=nvme, dir_fd=None, size_bytes=123, runs=[], direct=False
+            )
+    assert (result.moved_bytes, sums) == (0, b"")
+    assert (tmp_path / "object").read_bytes() == bytes(123)
+
+
+async def test_damaged_page(tmp_path: Path) -> None:
+    async with Mover.open(page_bytes=PAGE) as mover:
+        with nvme_file(tmp_path / "object") as nvme, memory_file() as back:
+            sums = await demoted(mover, tmp_path / "object", nvme, sparse_content())
+            os.pwrite(nvme, b"\0" if os.pread(nvme, 1, 7 * PAGE) != b"\0" else b"\1", 7 * PAGE)
+            with pytest.raises(ChecksumError, match="page 7") as caught:
+                await mover.promote(src_fd=nvme, dst_fd=back, size_bytes=SIZE, runs=RUNS, sums=sums, direct=False)
+            assert caught.value.page == 7
+            assert isinstance(caught.value, DamagedError)
+            os.ftruncate(nvme, 0)
+            with pytest.raises(ChecksumError):
+                await mover.verify(src_fd=nvme, size_bytes=SIZE, runs=RUNS, sums=sums, direct=False)
+        assert mover.statistics()[Kind.PROMOTE].failed == 1
+
+
+async def test_errors_carry_their_errno(tmp_path: Path) -> None:
+    async with Mover.open(page_bytes=PAGE) as mover:
+        with memory_file(bytes(PAGE)) as ddr, memory_file() as other:
+            with pytest.raises(OSError, match="submit a demote") as caught:
+                await mover.demote(src_fd=ddr, dst_fd=other, dir_fd=None, size_bytes=1, runs=[(1, 1)], direct=False)
+            assert caught.value.errno == errno.EINVAL
+            with pytest.raises(OSError, match="3 bytes of sums for 1 pages") as caught:
+                await mover.verify(src_fd=ddr, size_bytes=1, runs=[(0, 1)], sums=b"abc", direct=False)
+            assert caught.value.errno == errno.EINVAL
+            with pytest.raises(OSError, match="demote") as caught:
+                await mover.demote(
+                    src_fd=ddr, dst_fd=other, dir_fd=None, size_bytes=PAGE + 1, runs=[(0, 2)], direct=False
+                )
+            assert caught.value.errno == errno.EIO
+        # The places of those that failed are free: nothing is left.
+        assert {kind: counts.queued for kind, counts in mover.statistics().items()} == dict.fromkeys(Kind, 0)
+    with pytest.raises(OSError, match="start the mover"):
+        async with Mover.open(page_bytes=PAGE, io_bytes=PAGE + 1):
+            pytest.fail("it opened")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounts a small tmpfs")
+async def test_no_space(tmp_path: Path) -> None:
+    await trio.run_process(["mount", "-t", "tmpfs", "-o", f"size={2 * PAGE}", "kvd-test", str(tmp_path)])
+    try:
+        dst = os.open(tmp_path / "object", os.O_RDWR | os.O_CREAT, 0o600)
+    finally:
+        # Detached, it lives as long as the file is open.
+        await trio.run_process(["umount", "--lazy", str(tmp_path)])
+    with memory_file(bytes(8 * PAGE)) as ddr:
+        async with Mover.open(page_bytes=PAGE, io_bytes=PAGE) as mover:
+            with pytest.raises(OSError, match="demote") as caught:
+                await mover.demote(
+                    src_fd=ddr, dst_fd=dst, dir_fd=None, size_bytes=8 * PAGE, runs=[(0, 8)], direct=False
+                )
+    os.close(dst)
+    assert caught.value.errno == errno.ENOSPC
+
+
+async def test_deadline() -> None:
+    async with Mover.open(page_bytes=PAGE, deadline_s=0.02) as mover:
+        with silent_pipe() as fd, pytest.raises(OSError, match="verify") as caught:
+            await Verify(mover, fd)()
+    assert caught.value.errno == errno.ETIMEDOUT
+
+
+async def test_cancelled_task_cancels_its_move() -> None:
+    async with Mover.open(page_bytes=PAGE) as mover:
+        with silent_pipe() as fd:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(Verify(mover, fd))
+                await until_queued(mover, 1)
+                nursery.cancel_scope.cancel()
+            # When the task is gone, so is the move: its descriptor may be closed.
+            assert repr(mover) == "<Mover open, 0 moving, 0 waiting>"
+        assert mover.statistics()[Kind.VERIFY].failed == 1
+
+
+async def test_callers_wait_for_a_place(tmp_path: Path) -> None:
+    moves = 200
+    content = sparse_content()
+    done = []
+    async with Mover.open(page_bytes=PAGE, queue_jobs=4, queue_depth=2, io_bytes=2 * PAGE) as mover:
+        with nvme_file(tmp_path / "object") as nvme:
+            sums = await demoted(mover, tmp_path / "object", nvme, content)
+
+            async def promote() -> None:
+                with memory_file() as back:
+                    await mover.promote(src_fd=nvme, dst_fd=back, size_bytes=SIZE, runs=RUNS, sums=sums, direct=False)
+                    done.append(os.pread(back, SIZE + 1, 0) == content)
+
+            async with trio.open_nursery() as nursery:
+                for _ in range(moves):
+                    nursery.start_soon(promote)
+                for _ in range(2):  # the first may come before the new tasks ran
+                    await trio.lowlevel.checkpoint()
+                assert mover.statistics()[Kind.PROMOTE].callers_waiting > moves / 2
+        assert mover.statistics()[Kind.PROMOTE].jobs == moves
+    assert done == [True] * moves
+
+
+async def test_cancelled_while_waiting_for_a_place() -> None:
+    async with Mover.open(page_bytes=PAGE, queue_jobs=1) as mover:
+        with silent_pipe() as fd:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(Verify(mover, fd))
+                await until_queued(mover, 1)
+                with trio.move_on_after(0) as scope:
+                    await Verify(mover, fd)()
+                assert scope.cancelled_caught
+                nursery.cancel_scope.cancel()
+        assert mover.statistics()[Kind.VERIFY].jobs == 1
+
+
+async def test_closing_ends_what_moves_and_what_waits() -> None:
+    errors: list[BaseException] = []
+    with silent_pipe() as fd:
+
+        async def verify(mover: Mover) -> None:
+            try:
+                await Verify(mover, fd)()
+            except (OSError, trio.ClosedResourceError) as error:
+                errors.append(error)
+
+        async with trio.open_nursery() as nursery, Mover.open(page_bytes=PAGE, queue_jobs=1) as mover:
+            for _ in range(3):
+                nursery.start_soon(verify, mover)
+            await until_queued(mover, 1)
+    assert [type(error) for error in errors] == [trio.ClosedResourceError] * 3
+    with pytest.raises(trio.ClosedResourceError):
+        await Verify(mover, -1)()
+    with pytest.raises(trio.ClosedResourceError):
+        mover.statistics()
