@@ -28,6 +28,7 @@ app = cyclopts.App(
     version_flags=["--version"],
     help_flags=["--help", "-h"],
     result_action="return_value",
+    suppress_keyboard_interrupt=False,
 )
 
 
