@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from importlib import import_module, metadata
+from importlib import metadata
 from pathlib import Path  # noqa: TC003 (cyclopts reads annotations when it runs)
 from typing import TYPE_CHECKING, Annotated
 
@@ -62,8 +62,9 @@ def kvd(
     log.setup(loaded.log.level, loaded.log.format)
     config_check.make_directories(loaded)
     # The daemon brings the C extensions with it, which checking a configuration does not need.
-    status: int = import_module("kvd.daemon").run(loaded)
-    return status
+    from kvd import daemon  # noqa: PLC0415
+
+    return daemon.run(loaded)
 
 
 def single(error: BaseException) -> BaseException:
