@@ -1,0 +1,115 @@
+"""Whether this machine lets kvd use its configuration: directories and the mount point."""
+
+from __future__ import annotations
+
+import os
+import stat
+from typing import TYPE_CHECKING
+
+from kvd import mountinfo
+from kvd.config_schema import fault
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from kvd.config import Config
+    from kvd.mountinfo import MountEntry
+
+_DIRECTORY_MODES = {("daemon", "state"): 0o700, ("ddr", "path"): 0o700, ("nvme", "dirs"): 0o700}
+_DIRECTORY_MODE = 0o755
+
+
+def check(config: Config, mounts: Sequence[MountEntry]) -> None:
+    """Check the mount point and every directory; changes nothing.
+
+    Raises
+    ------
+    ConfigError
+        With one line that names the key and the mend.
+    """
+    _check_mount_point(config, mounts)
+    planned: set[Path] = set()
+    for table, key, path in _directories(config):
+        _check_directory(table, key, path, planned)
+        planned.add(path)
+
+
+def make_directories(config: Config) -> None:
+    """Make what `check` found makeable.
+
+    Raises
+    ------
+    ConfigError
+        If a directory can't be made after all.
+    """
+    for table, key, path in _directories(config):
+        try:
+            path.mkdir(mode=_DIRECTORY_MODES.get((table, key), _DIRECTORY_MODE), exist_ok=True)
+        except OSError as error:
+            raise fault(table, key, f"can't make {path}: {error.strerror}", "set a directory kvd can make") from error
+
+
+def _directories(config: Config) -> list[tuple[str, str, Path]]:
+    """Return the directories that kvd uses, a parent before what is in it."""
+    paths = [
+        ("daemon", "state", config.daemon.state),
+        ("daemon", "socket", config.daemon.socket.parent),
+        ("ddr", "path", config.ddr.path),
+        *(("nvme", "dirs", directory) for directory in config.nvme.dirs),
+    ]
+    return sorted(paths, key=lambda item: len(item[2].parts))
+
+
+def _check_directory(table: str, key: str, path: Path, planned: set[Path]) -> None:
+    """Check that `path` is a directory that kvd can write, or can be made in a parent that it can write."""
+    if path in planned:
+        return
+    try:
+        mode = path.stat().st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        if path.parent in planned:
+            return
+        if not path.parent.is_dir():
+            raise fault(table, key, f"{path.parent} is not there", f"make it, or set {key} elsewhere") from None
+        if not _writable(path.parent):
+            raise fault(
+                table, key, f"{path} is not there and can't be made", f"make it, or set {key} elsewhere"
+            ) from None
+        return
+    except OSError as error:
+        raise fault(table, key, f"{path}: {error.strerror}", f"set {key} elsewhere") from error
+    if not stat.S_ISDIR(mode):
+        raise fault(table, key, f"{path} is not a directory", f"set {key} to a path that is one")
+    if not _writable(path):
+        raise fault(table, key, f"{path} is not writable", f"run kvd as its owner, or set {key} elsewhere")
+
+
+def _writable(path: Path) -> bool:
+    return os.access(path, os.W_OK | os.X_OK, effective_ids=True)
+
+
+def _check_mount_point(config: Config, mounts: Sequence[MountEntry]) -> None:
+    """Look at the mount point itself only when nothing is mounted there: a dead mount answers nobody."""
+    path = config.daemon.mount
+    stack = mountinfo.stack_at(mounts, path)
+    if stack:
+        if not mountinfo.is_ours(stack[-1], config.daemon.state):
+            what = f"{path} has a mount that is not this kvd's: {mountinfo.describe(stack[-1])}"
+            raise fault("daemon", "mount", what, "unmount it, or set an empty directory")
+        return
+    try:
+        mode = path.lstat().st_mode
+    except FileNotFoundError:
+        raise fault("daemon", "mount", f"{path} is not there", f"make it (mkdir -p {path}), or set another") from None
+    except OSError as error:
+        raise fault("daemon", "mount", f"{path}: {error.strerror}", "set an empty directory") from error
+    if not stat.S_ISDIR(mode):
+        raise fault("daemon", "mount", f"{path} is not a directory", "set an empty directory")
+    try:
+        with os.scandir(path) as names:
+            occupied = next(names, None) is not None
+    except OSError as error:
+        raise fault("daemon", "mount", f"{path}: {error.strerror}", "set an empty directory") from error
+    if occupied:
+        raise fault("daemon", "mount", f"{path} is not empty", "empty it, or set an empty directory")

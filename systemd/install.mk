@@ -1,0 +1,60 @@
+# `make install` puts kvd into a Python environment of its own; `make uninstall` removes what that put.
+# DESTDIR is a stage in front of every path; what is installed knows nothing of it.
+PYTHON ?= python3
+prefix ?= /usr/local
+bindir ?= $(prefix)/bin
+pkgdir ?= $(prefix)/lib/kvd
+sysconfdir ?= /etc
+unitdir ?= $(prefix)/lib/systemd/system
+sysusersdir ?= $(prefix)/lib/sysusers.d
+tmpfilesdir ?= $(prefix)/lib/tmpfiles.d
+udevrulesdir ?= $(prefix)/lib/udev/rules.d
+# `no` leaves the dependencies out, for a package manager that brings them (and for tests).
+INSTALL_DEPS ?= yes
+
+stage = $(DESTDIR)$(pkgdir)
+conf = $(DESTDIR)$(sysconfdir)/kvd/kvd.toml
+wheel_pip = PATH="$(CURDIR)/$(VENV)/bin:$$PATH" $(PY) -m pip --disable-pip-version-check
+stage_pip = $(wheel_pip) --python "$(stage)/bin/python" install -qq --no-warn-script-location
+INSTALLED_UNIT_FILES = $(unitdir)/kvd.service $(sysusersdir)/kvd.conf $(tmpfilesdir)/kvd.conf \
+	$(udevrulesdir)/70-kvd.rules
+
+build/dist/.wheel: $(VENV)/.setup $(SOURCES)
+	@mkdir -p build && rm -rf build/dist
+	$(wheel_pip) wheel -qq --no-build-isolation --no-deps -Cbuild-dir=build/wheel -w build/dist .
+	@# By name, so that the lock's hashes bind them; the wheel is ours and has none.
+	$(PY) -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["dependencies"], sep="\n")' \
+		>build/dist/dependencies.txt
+	touch $@
+
+install: build/dist/.wheel ## install to prefix=/usr/local (DESTDIR, bindir, unitdir, ... as usual)
+	rm -rf "$(stage)"
+	install -d "$(stage)/share" "$(DESTDIR)$(bindir)" "$(dir $(conf))"
+	$(PYTHON) -m venv --without-pip "$(stage)"
+	$(if $(filter no,$(INSTALL_DEPS)),,$(stage_pip) -c requirements/lock.txt -r build/dist/dependencies.txt)
+	$(stage_pip) --no-deps build/dist/kvd-*.whl
+	rm -f "$(stage)"/bin/[Aa]ctivate*
+	grep -rlIF -- "$(abspath $(stage))" "$(stage)"/bin "$(stage)"/pyvenv.cfg | \
+		xargs -r -d '\n' sed -i 's|$(abspath $(stage))|$(pkgdir)|g'
+	PYTHONPATH="$$(echo "$(stage)"/lib/python*/site-packages)" $(PY) -P -m kvd --print-config >"$(stage)/share/kvd.toml"
+	[ -e "$(conf)" ] || install -m 0644 "$(stage)/share/kvd.toml" "$(conf)"
+	ln -sfn "$(pkgdir)/bin/kvd" "$(DESTDIR)$(bindir)/kvd"
+	ln -sfn "$(pkgdir)/bin/kvctl" "$(DESTDIR)$(bindir)/kvctl"
+	sed 's|@bindir@|$(bindir)|g' systemd/kvd.service >"$(stage)/share/kvd.service"
+	install -D -m 0644 "$(stage)/share/kvd.service" "$(DESTDIR)$(unitdir)/kvd.service"
+	install -D -m 0644 systemd/kvd.sysusers "$(DESTDIR)$(sysusersdir)/kvd.conf"
+	install -D -m 0644 systemd/kvd.tmpfiles "$(DESTDIR)$(tmpfilesdir)/kvd.conf"
+	install -D -m 0644 systemd/70-kvd.rules "$(DESTDIR)$(udevrulesdir)/70-kvd.rules"
+	@[ -n "$(DESTDIR)" ] || echo "kvd: installed; next: systemd-sysusers && systemd-tmpfiles --create &&" \
+		"systemctl daemon-reload && systemctl enable --now kvd"
+
+uninstall: ## remove what install put; keep a kvd.toml that was edited
+	if cmp -s "$(stage)/share/kvd.toml" "$(conf)"; then rm -f "$(conf)"; \
+		elif [ -e "$(conf)" ]; then echo "kvd: keeping $(conf): it was edited" >&2; fi
+	rmdir --ignore-fail-on-non-empty "$(dir $(conf))" 2>/dev/null || true
+	for name in kvd kvctl; do \
+		link="$(DESTDIR)$(bindir)/$$name"; \
+		[ "$$(readlink "$$link")" != "$(pkgdir)/bin/$$name" ] || rm -f "$$link"; \
+	done
+	rm -f $(foreach file,$(INSTALLED_UNIT_FILES),"$(DESTDIR)$(file)")
+	[ ! -e "$(stage)/share/kvd.toml" ] || rm -rf "$(stage)"
