@@ -139,7 +139,7 @@ class FakeControl:
         mine = [e for e in files if e.tier == tier]
         return TierUsage(
             tier=tier,
-            budget_bytes=64 * GIB if tier == "ddr" else 0,
+            budget_bytes=64 * GIB if tier == "ddr" else 1900 * GIB,
             capacity_bytes=72 * GIB if tier == "ddr" else 2000 * GIB,
             used_bytes=sum(e.stored_bytes or 0 for e in mine),
             reserved_bytes=2 * MIB if tier == "ddr" else 0,
