@@ -39,6 +39,8 @@ Exit status:
 """
 
 app = App(name="kvctl", help=HELP, help_format="markdown", version_flags=[], help_on_error=False)
+# Ctrl-C is `main`'s: it says so.
+app.suppress_keyboard_interrupt = app.meta.suppress_keyboard_interrupt = False
 app.meta.group_parameters = Group("Options of every command", sort_key=0)
 
 Context = Annotated[Session, Parameter(parse=False)]

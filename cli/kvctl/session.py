@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from kvctl.client import Client
     from kvctl.exits import CtlError
 
-PLAIN_COLUMNS: Final = 10_000
-"""Into a pipe a line is as long as it is; rich would fold it at 80."""
+COLUMNS: Final = 10_000
+"""A line is as long as it is, and a terminal folds it; rich would cut names short to make a table fit."""
 
 
 class Session:
@@ -80,4 +80,5 @@ def _console(*, stderr: bool) -> Console:
     stream = sys.stderr if stderr else sys.stdout
     if isinstance(stream, io.TextIOWrapper):
         stream.reconfigure(errors="backslashreplace")
-    return Console(stderr=stderr, soft_wrap=False, width=None if stream.isatty() else PLAIN_COLUMNS)
+    # A progress bar has to know the terminal's real width.
+    return Console(stderr=stderr, width=None if stderr and stream.isatty() else COLUMNS)

@@ -67,6 +67,8 @@ class FakeControl:
         Where set, each step but the first waits for it.
     begun, cancelled
         How many operations began, and how many were cancelled; `on_cancel` hears of the latter.
+    on_step
+        Hears that an operation waits at the gate.
     fail_at
         The step in whose place an operation raises `bug`, and `die_at` the one in whose place the process ends.
     bug
@@ -85,6 +87,7 @@ class FakeControl:
     begun: int = 0
     cancelled: int = 0
     on_cancel: Callable[[], None] | None = None
+    on_step: Callable[[], None] | None = None
     entries_by_path: dict[bytes, Entry] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -200,6 +203,8 @@ class FakeControl:
                 )
                 await trio.lowlevel.checkpoint()
                 if self.gate is not None:
+                    if self.on_step is not None:
+                        self.on_step()
                     await self.gate.wait()
         except (trio.Cancelled, GeneratorExit):
             self.cancelled += 1
@@ -237,7 +242,7 @@ def _say(word: str) -> None:
 
 
 async def main(arguments: Sequence[str]) -> None:
-    """Serve until SIGTERM or SIGKILL; say ``ready``, and ``cancelled`` for each operation that was."""
+    """Serve until killed; say ``ready``, ``step`` when an operation waits at the gate, ``cancelled`` when one was."""
     parser = argparse.ArgumentParser()
     parser.add_argument("socket", type=Path)
     parser.add_argument("--mount", default="/mnt/kvd")
@@ -258,6 +263,7 @@ async def main(arguments: Sequence[str]) -> None:
         fail_at=given.fail_at,
         bug=RuntimeError("a bug on purpose") if given.bug else None,
         on_cancel=lambda: _say("cancelled"),
+        on_step=lambda: _say("step"),
     )
     async with trio.open_nursery() as nursery:
         await nursery.start(serve, control, given.socket, given.group)
