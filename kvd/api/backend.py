@@ -95,13 +95,17 @@ class Entry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """Progress of a long operation: object `done` of `total`; `error` when this one could not be done."""
+    """Progress of a long operation: object `done` of `total`.
+
+    `error` says why this one could not be done, and `code` the same for programs: an errno name such as ``EBUSY``.
+    """
 
     done: int
     total: int
     bytes_done: int
     path: bytes
     error: str | None = None
+    code: str | None = None
 
 
 class Control(Protocol):

@@ -1,0 +1,173 @@
+"""What people see: the daemon's documents as tables."""
+
+from __future__ import annotations
+
+import stat as stat_module
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Final
+
+from rich.table import Table
+from rich.text import Text
+
+from kvctl import units
+from kvctl.names import show
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from rich.console import RenderableType
+
+_STYLES: Final = {
+    "ok": "green",
+    "degraded": "yellow",
+    "faulted": "red",
+    "filling": "cyan",
+    "ddr": "green",
+    "nvme": "blue",
+}
+
+
+def _word(word: str | None) -> Text:
+    return Text(word or "-", _STYLES.get(word or "", ""))
+
+
+def _table(*columns: str, right: str = "") -> Table:
+    """Make a table without lines; the columns named in `right` hold numbers."""
+    table = Table(box=None, pad_edge=False, header_style="bold", show_edge=False)
+    for column in columns:
+        table.add_column(column, justify="right" if column in right.split() else "left", no_wrap=True)
+    return table
+
+
+def _pairs(rows: Iterator[tuple[str, Text]]) -> Table:
+    table = Table.grid(padding=(0, 2))
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column(overflow="fold")
+    for label, text in rows:
+        table.add_row(Text(label), text)
+    return table
+
+
+def tiers(found: list[dict[str, Any]]) -> Table:
+    """Lay out the books of the tiers."""
+    table = _table(
+        "TIER", "USED", "RESERVED", "FREE", "BUDGET", "CAPACITY", "USE", "OBJECTS", "PATH",
+        right="USED RESERVED FREE BUDGET CAPACITY USE OBJECTS",
+    )  # fmt: skip
+    for tier in found:
+        taken = tier["used_bytes"] + tier["reserved_bytes"]
+        table.add_row(
+            _word(tier["tier"]),
+            units.size(tier["used_bytes"]),
+            units.size(tier["reserved_bytes"]),
+            units.size(max(0, tier["budget_bytes"] - taken)),
+            units.size(tier["budget_bytes"]),
+            units.size(tier["capacity_bytes"]),
+            units.share(taken, tier["budget_bytes"]),
+            str(tier["objects"]),
+            Text(show(tier["path"])),
+        )
+    return table
+
+
+def status(found: dict[str, Any]) -> list[RenderableType]:
+    """Lay out the daemon at a glance."""
+    title = Text.assemble(
+        f"kvd {found['version']} serves {show(found['mount'])}: ", (found["state"], _STYLES.get(found["state"], "red"))
+    )
+    parts: list[RenderableType] = [title, _pairs(_status_rows(found)), Text(""), tiers(found["tiers"])]
+    if found["faults"]:
+        parts += [Text(""), Text("Faults", "bold red"), _faults(found["faults"])]
+    return parts
+
+
+def _status_rows(found: dict[str, Any]) -> Iterator[tuple[str, Text]]:
+    for reason in found["reasons"]:
+        yield "because", Text(show(reason), "yellow")
+    yield "up", Text(f"{units.age(found['uptime_s'])}, process {found['pid']}, kernel {found['kernel']}")
+    yield "engine", Text(show(found["device"]))
+    yield (
+        "objects",
+        Text(
+            f"{found['objects']}: {found['leased']} leased, {found['pinned']} pinned, {found['dirty']} not yet on NVMe"
+        ),
+    )
+    moved = f"{units.size(found['promoted_bytes'])} promoted, {units.size(found['demoted_bytes'])} demoted"
+    yield "moved", Text(moved)
+    yield "features", Text(", ".join(found["features"]) or "none")
+    for off in found["features_off"]:
+        yield "without", Text(f"{off['feature']}: {show(off['reason'])}")
+
+
+def _faults(found: list[dict[str, Any]]) -> Table:
+    table = _table("WHEN", "PAGE", "WHAT", "PATH", right="PAGE")
+    for fault in found:
+        page = "-" if fault["page"] is None else str(fault["page"])
+        table.add_row(_when(fault["when_s"]), page, Text(show(fault["what"])), Text(show(fault["path"])))
+    return table
+
+
+def _when(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds).astimezone().strftime("%Y-%m-%d %H:%M:%S")
+
+
+def base(entry: dict[str, Any]) -> str:
+    """Return an entry's last name, with what `ls -F` appends."""
+    name = show(entry["path"].rsplit("/", 1)[-1]) or "/"
+    return name + "/" if entry["kind"] == "dir" and name != "/" else name
+
+
+def listing(entries: list[dict[str, Any]]) -> Table:
+    """Lay out a directory."""
+    table = _table(
+        "MODE", "OWNER", "SIZE", "TIER", "STATE", "NVME", "PIN", "OPENS", "HITS", "IDLE", "NAME",
+        right="SIZE OPENS HITS IDLE",
+    )  # fmt: skip
+    for entry in entries:
+        is_file = entry["kind"] == "file"
+        table.add_row(
+            stat_module.filemode(entry["mode"]),
+            f"{entry['uid']}:{entry['gid']}",
+            units.size(entry["size_bytes"]) if is_file else "-",
+            _word(entry["tier"]),
+            _word(entry["state"]),
+            _flag(entry["clean"], "clean", "dirty"),
+            _flag(entry["pinned"], "pin", ""),
+            _count(entry["opens"]),
+            _count(entry["hits"]),
+            units.age(entry["idle_s"]),
+            Text(base(entry), "bold blue" if entry["kind"] == "dir" else ""),
+        )
+    return table
+
+
+def _flag(value: bool | None, yes: str, no: str) -> str:
+    if value is None:
+        return "-"
+    return yes if value else no
+
+
+def _count(value: int | None) -> str:
+    return "-" if value is None else str(value)
+
+
+def entry(found: dict[str, Any]) -> list[RenderableType]:
+    """Lay out one name."""
+    return [Text(show(found["path"]), "bold"), _pairs(_entry_rows(found))]
+
+
+def _entry_rows(found: dict[str, Any]) -> Iterator[tuple[str, Text]]:
+    yield "  kind", Text(f"{found['kind']}, inode {found['ino']}")
+    yield "  mode", Text(f"{stat_module.filemode(found['mode'])}, owner {found['uid']}:{found['gid']}")
+    yield "  written", Text(_when(found["mtime_s"]))
+    if found["kind"] != "file":
+        return
+    stored = f", {units.size(found['stored_bytes'])} stored" if found["stored_bytes"] is not None else ""
+    yield "  size", Text(f"{units.size(found['size_bytes'])} ({found['size_bytes']} bytes){stored}")
+    yield "  tier", _word(found["tier"])
+    yield "  state", _word(found["state"])
+    yield "  on NVMe", Text(_flag(found["clean"], "the same bytes", "not yet, or older bytes"))
+    yield "  pinned", Text(_flag(found["pinned"], "yes", "no"))
+    yield "  open", Text(f"{_count(found['opens'])} times" if found["opens"] else "no")
+    yield "  hits", Text(_count(found["hits"]))
+    yield "  idle", Text(units.age(found["idle_s"]))

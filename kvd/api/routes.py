@@ -1,0 +1,202 @@
+"""What the API answers: one function a route, and the table that `kvd.api.openapi` describes."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import trio
+from starlette.responses import Response
+
+from kvd.api import shapes, wire
+from kvd.api.backend import Entry, Status, Step
+from kvd.api.openapi import document
+from kvd.api.stream import ListingAnswer, Operation, log_unexpected
+from kvd.errors import UnavailableError
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+
+    from starlette.requests import Request
+    from starlette.types import ASGIApp
+
+    from kvd.api.backend import Control
+
+OPERATIONS_MAX: Final = 8
+"""Promote, demote, sync and pin that may run at a time."""
+
+BODY_S_MAX: Final = 10.0
+"""A client must have sent its request by then."""
+
+ANSWER_S_MAX: Final = 60.0
+"""A short answer that takes longer means that something hangs."""
+
+
+def answer(value: object, status: int = 200) -> Response:
+    """Make the response that carries a dataclass."""
+    return Response(
+        wire.dump(value) + b"\n", status, media_type="application/json", headers={"cache-control": "no-store"}
+    )
+
+
+def failure_answer(error: Exception) -> Response:
+    """Make the response that stands for an exception."""
+    status, body = wire.failure(error)
+    return answer(body, status)
+
+
+class Routes:
+    """The handlers, over one `Control`."""
+
+    def __init__(self, control: Control) -> None:
+        self._control = control
+        self._running = 0
+
+    def __repr__(self) -> str:
+        return f"<Routes: {self._running} of {OPERATIONS_MAX} operations>"
+
+    @contextmanager
+    def _slot(self) -> Iterator[None]:
+        if self._running >= OPERATIONS_MAX:
+            raise wire.TooManyError(f"{OPERATIONS_MAX} operations are running; try again when one has ended")
+        self._running += 1
+        try:
+            yield
+        finally:
+            self._running -= 1
+
+    async def status(self, request: Request) -> ASGIApp:
+        """Answer `Status`."""
+        del request
+        return answer(await self._control.status())
+
+    async def df(self, request: Request) -> ASGIApp:
+        """Answer `Usage`."""
+        del request
+        status = await self._control.status()
+        return answer(shapes.Usage(mount=status.mount, tiers=status.tiers))
+
+    async def version(self, request: Request) -> ASGIApp:
+        """Answer `Version`."""
+        del request
+        status = await self._control.status()
+        return answer(shapes.Version(version=status.version, api=shapes.API_VERSION, mount=status.mount))
+
+    async def list_(self, request: Request) -> ASGIApp:
+        """Answer `Listing`."""
+        path = wire.query_path(request.scope["query_string"])
+        return ListingAnswer(path, await self._control.entries(path))
+
+    async def stat(self, request: Request) -> ASGIApp:
+        """Answer `Entry`."""
+        return answer(await self._control.entry(wire.query_path(request.scope["query_string"])))
+
+    async def promote(self, request: Request) -> ASGIApp:
+        """Stream `Step`."""
+        return await self._operation(request, self._control.promote)
+
+    async def demote(self, request: Request) -> ASGIApp:
+        """Stream `Step`."""
+        return await self._operation(request, self._control.demote)
+
+    async def sync(self, request: Request) -> ASGIApp:
+        """Stream `Step`."""
+        return await self._operation(request, self._control.sync)
+
+    async def pin(self, request: Request) -> ASGIApp:
+        """Answer `Changed`."""
+        return await self._set_pinned(request, pinned=True)
+
+    async def unpin(self, request: Request) -> ASGIApp:
+        """Answer `Changed`."""
+        return await self._set_pinned(request, pinned=False)
+
+    async def openapi(self, request: Request) -> ASGIApp:
+        """Answer the description of all this."""
+        del request
+        return answer(document(ROUTES))
+
+    async def _operation(self, request: Request, begin: Callable[[Sequence[bytes]], AsyncIterator[Step]]) -> ASGIApp:
+        paths = wire.body_paths(await _body(request))
+        return Operation(lambda: begin(paths), self._slot())
+
+    async def _set_pinned(self, request: Request, *, pinned: bool) -> ASGIApp:
+        path = wire.body_path(await _body(request))
+        with self._slot():
+            return answer(shapes.Changed(changed=await self._control.pin(path, pinned=pinned)))
+
+
+async def _body(request: Request) -> bytes:
+    with trio.move_on_after(BODY_S_MAX):
+        return await wire.read_body(request)
+    raise wire.BadRequestError(f"the body was not there within {BODY_S_MAX:g} s")
+
+
+def guarded(handler: Callable[[Request], Awaitable[ASGIApp]]) -> Callable[[Request], Awaitable[ASGIApp]]:
+    """Make every end of a handler an answer: an operator's problem, a bug, or no end in time."""
+
+    async def call(request: Request) -> ASGIApp:
+        try:
+            with trio.move_on_after(ANSWER_S_MAX):
+                return await handler(request)
+            raise UnavailableError(f"the daemon did not answer within {ANSWER_S_MAX:g} s")  # noqa: TRY301
+        except Exception as error:  # noqa: BLE001  a bug in one handler is one 500, never the end of the server
+            log_unexpected(error, request.scope)
+            return failure_answer(error)
+
+    return call
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Route:
+    """One line of the table: what is asked (`query_path`, `body`), what comes back (`result`, a line of it if `streams`)."""
+
+    method: str
+    path: str
+    summary: str
+    result: type | None
+    handler: Callable[[Routes, Request], Awaitable[ASGIApp]]
+    body: type | None = None
+    query_path: bool = False
+    streams: bool = False
+
+
+def _get(
+    path: str, summary: str, result: type | None, handler: Callable[[Routes, Request], Awaitable[ASGIApp]]
+) -> Route:
+    return Route(method="GET", path=path, summary=summary, result=result, handler=handler)
+
+
+def _operation(path: str, summary: str, handler: Callable[[Routes, Request], Awaitable[ASGIApp]]) -> Route:
+    return Route(
+        method="POST", path=path, summary=summary, result=Step, handler=handler, body=shapes.PathsRequest, streams=True
+    )
+
+
+def _pin(path: str, summary: str, handler: Callable[[Routes, Request], Awaitable[ASGIApp]]) -> Route:
+    return Route(
+        method="POST", path=path, summary=summary, result=shapes.Changed, handler=handler, body=shapes.PathRequest
+    )
+
+
+ROUTES: Final = (
+    _get("/v1/status", "The daemon at a glance", Status, Routes.status),
+    _get("/v1/df", "The books of every tier", shapes.Usage, Routes.df),
+    Route(
+        method="GET",
+        path="/v1/list",
+        summary="The names in a directory, or the one file that path is",
+        result=shapes.Listing,
+        handler=Routes.list_,
+        query_path=True,
+    ),
+    Route(method="GET", path="/v1/stat", summary="One name", result=Entry, handler=Routes.stat, query_path=True),
+    _operation("/v1/promote", "Bring objects to DDR", Routes.promote),
+    _operation("/v1/demote", "Move objects to NVMe", Routes.demote),
+    _operation("/v1/sync", "Make objects durable on NVMe; they stay where they are", Routes.sync),
+    _pin("/v1/pin", "Keep the objects at or below a path in DDR", Routes.pin),
+    _pin("/v1/unpin", "Let the objects at or below a path go again", Routes.unpin),
+    _get("/v1/version", "Who answers", shapes.Version, Routes.version),
+    _get("/v1/openapi.json", "This description", None, Routes.openapi),
+)
