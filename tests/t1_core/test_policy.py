@@ -1,0 +1,52 @@
+"""The pure policies."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kvd.policy.demotion import Candidate, excess_blocks, victims
+from kvd.policy.reservation import REMEMBERED_KEYS, REMEMBERED_SIZES, UsualSize
+
+
+def candidates(*idles):
+    return [Candidate(ino=ino, idle_s=idle, blocks=10) for ino, idle in enumerate(idles)]
+
+
+def test_the_longest_idle_go_first_and_no_more_than_needed():
+    assert victims(candidates(1.0, 9.0, 5.0), need_blocks=15) == [1, 2]
+    assert victims(candidates(1.0, 9.0, 5.0), need_blocks=0) == []
+
+
+def test_what_was_just_used_stays():
+    assert victims(candidates(1.0, 9.0, 5.0), need_blocks=1000, idle_s_min=5.0) == [1, 2]
+
+
+@given(st.lists(st.floats(0, 1e6), max_size=30), st.integers(0, 400))
+def test_enough_goes_if_there_is_enough(idles, need):
+    chosen = victims(candidates(*idles), need_blocks=need)
+    assert len(set(chosen)) == len(chosen)
+    assert 10 * len(chosen) >= min(need, 10 * len(idles))
+
+
+def test_watermarks():
+    assert excess_blocks(held=90, budget=100, high=0.9, low=0.7) == 0
+    assert excess_blocks(held=91, budget=100, high=0.9, low=0.7) == 21
+
+
+def test_the_usual_size_is_the_largest_of_the_latest():
+    usual = UsualSize(first_blocks=7)
+    assert usual.guess(1) == 7
+    usual.learn(1, 100)
+    usual.learn(1, 3)
+    assert usual.guess(1) == 100
+    for _ in range(REMEMBERED_SIZES):
+        usual.learn(1, 5)
+    assert usual.guess(1) == 5
+    assert usual.guess(2) == 7
+
+
+def test_what_is_remembered_is_bounded():
+    usual = UsualSize(first_blocks=7)
+    for key in range(REMEMBERED_KEYS + 1):
+        usual.learn(key, 1)
+    assert usual.guess(0) == 7
+    assert usual.guess(REMEMBERED_KEYS) == 1
