@@ -121,7 +121,7 @@ class System:
             theirs.close()
             # It has ended: the descriptor waits in the socket, or never comes.
             ours.settimeout(FUSERMOUNT_S_MAX)
-            _data, ancillary, _flags, _address = ours.recvmsg(1, socket.CMSG_SPACE(array.array("i").itemsize))
+            _data, ancillary, _flags, _address = ours.recvmsg(1, socket.CMSG_LEN(array.array("i").itemsize))
         for level, kind, payload in ancillary:
             if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
                 (fd,) = array.array("i", payload)
