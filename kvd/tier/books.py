@@ -102,7 +102,8 @@ class Books:
                 if error.status is not Status.NO_SPACE:
                     raise
                 info = await self.tier(Tier.DDR)
-                await self.resize(Tier.DDR, info.used_blocks + info.reserved_blocks + need)
+                others = info.reserved_blocks - live.reserved_blocks
+                await self.resize(Tier.DDR, info.used_blocks + others + need)
                 log.info("writer outran its reservation", ino=live.ino, blocks=need, reserved=live.reserved_blocks)
                 await self._device.run(place)
         live.mapped_blocks = need

@@ -104,7 +104,7 @@ class Moves:
             old, live.copy, live.gen = live.copy, copy, gen
             if old is not None:
                 await self._nvme.remove(old)
-        self.counts.demoted_bytes += result.bytes
+        self.counts.demoted_bytes += result.moved_bytes
 
     async def demote(self, live: Live) -> None:
         """Move a sealed, unleased object to NVMe; without I/O if its copy there is current.
@@ -171,7 +171,7 @@ class Moves:
         with trio.CancelScope(shield=True):
             await self._books.to_ddr(live)
             self._catalog.placements.move(live.ino, Tier.DDR)
-        self.counts.promoted_bytes += result.bytes
+        self.counts.promoted_bytes += result.moved_bytes
         return dst_fd
 
     async def forget_copy(self, live: Live) -> None:

@@ -1,0 +1,136 @@
+"""Both tiers, the engine and the catalogue in a scratch folder, with a fake data plane: objects without a mount."""
+
+from __future__ import annotations
+
+import os
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from kvdriver import BLOCK_BYTES, InProcessDevice, Tier
+from support.fake_plane import FakePlane
+
+from kvd.catalog.catalog import Catalog
+from kvd.catalog.schema import ROOT_INO
+from kvd.config import Config, DaemonConfig, DdrConfig, FuseConfig, LogConfig, NvmeConfig
+from kvd.tier.books import Books
+from kvd.tier.ddr import DdrStore
+from kvd.tier.mover import Mover
+from kvd.tier.nvme import NvmeStore
+from kvd.tier.objects import Objects
+from kvd.tier.recovery import Recovered, Recovery
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+PAGE_BYTES = 65536
+MIB = 1 << 20
+
+
+def config_at(root: Path, *, ddr_mib: int = 8, nvme_mib: int = 64, write_wait_s: float = 0.2) -> Config:
+    for name in ("mnt", "state", "ddr", "nvme0"):
+        (root / name).mkdir(exist_ok=True)
+    return Config(
+        daemon=DaemonConfig(
+            mount=root / "mnt", state=root / "state", socket=root / "sock", socket_group="kvd", flush_s=10
+        ),
+        fuse=FuseConfig(passthrough="auto", allow_other=True, readers=2, write_wait_s=write_wait_s),
+        ddr=DdrConfig(
+            path=root / "ddr",
+            budget_bytes=ddr_mib * MIB,
+            burst_bytes=MIB,
+            high_watermark=0.9,
+            low_watermark=0.5,
+            idle_s=0.05,
+        ),
+        nvme=NvmeConfig(
+            dirs=(root / "nvme0",), capacity_bytes=nvme_mib * MIB, reserve_bytes=0, direct="auto", deadline_s=30
+        ),
+        log=LogConfig(level="debug", format="text"),
+    )
+
+
+@dataclass
+class Tiers:
+    """One life of the tiers on a folder."""
+
+    config: Config
+    catalog: Catalog
+    device: InProcessDevice
+    books: Books
+    nvme: NvmeStore
+    objects: Objects
+    plane: FakePlane
+    recovered: Recovered
+
+    async def make(self, name: bytes, content: bytes) -> int:
+        ino = await self.begin(name)
+        self.write(ino, content)
+        await self.objects.release(ino, write=True)
+        return ino
+
+    async def begin(self, name: bytes | None) -> int:
+        with self.catalog.db.transaction():
+            inode = self.catalog.names.make(ROOT_INO, name, mode=0o100644, uid=0, gid=0, now_ns=1)
+            self.catalog.placements.add(inode.ino)
+        await self.objects.create(inode.ino, ROOT_INO)
+        return inode.ino
+
+    def write(self, ino: int, content: bytes, offset: int = 0) -> None:
+        os.pwrite(self.plane.objects[ino].fd, content, offset)
+
+    def see(self, ino: int) -> bytes:
+        """Return what a reader sees who has the object open, through the DDR or the NVMe file."""
+        fd = self.plane.objects[ino].fd
+        with open(f"/proc/self/fd/{fd}", "rb") as file:
+            return file.read()
+
+    async def read(self, ino: int) -> bytes:
+        await self.objects.open(ino, write=False)
+        try:
+            return self.see(ino)
+        finally:
+            await self.objects.release(ino, write=False)
+
+    async def used_blocks(self, tier: Tier) -> int:
+        info = await self.books.tier(tier)
+        assert info.reserved_blocks == 0 or tier is Tier.DDR
+        return info.used_blocks
+
+
+@asynccontextmanager
+async def tiers_at(root: Path, *, plane: FakePlane | None = None, **settings: object) -> AsyncIterator[Tiers]:
+    config = config_at(root, **settings)  # type: ignore[arg-type]
+    catalog = Catalog.open(config.daemon.state, page_bytes=PAGE_BYTES)
+    burst = config.ddr.budget_bytes + config.ddr.burst_bytes
+    device = InProcessDevice.open(
+        page_bytes=PAGE_BYTES,
+        capacity_blocks={Tier.DDR: burst // BLOCK_BYTES, Tier.NVME: 4 * config.nvme.capacity_bytes // BLOCK_BYTES},
+        sessions_max=4096,
+    )
+    plane = plane or FakePlane()
+    try:
+        async with Mover.open(page_bytes=PAGE_BYTES) as mover:
+            books = Books(device)
+            ddr = DdrStore(config.ddr.path, uuid=catalog.db.uuid)
+            nvme = NvmeStore(config.nvme.dirs, uuid=catalog.db.uuid, reserve_bytes=0, direct=True)
+            recovered = await Recovery(catalog, books, ddr, nvme).run()
+            objects = Objects(config, catalog, books, ddr, nvme, mover, plane)
+            objects.adopt(recovered.sessions, recovered.resident)
+            await objects.room.resize_nvme()
+            await books.resize(Tier.DDR, config.ddr.budget_bytes // BLOCK_BYTES)
+            yield Tiers(
+                config=config,
+                catalog=catalog,
+                device=device,
+                books=books,
+                nvme=nvme,
+                objects=objects,
+                plane=plane,
+                recovered=recovered,
+            )
+            assert await device.check() == []
+    finally:
+        catalog.close()
+        device.close()
