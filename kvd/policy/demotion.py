@@ -33,6 +33,7 @@ def victims(candidates: Iterable[Candidate], *, need_blocks: int, idle_s_min: fl
     return chosen
 
 
-def excess_blocks(*, held: int, budget: int, high: float, low: float) -> int:
-    """Return how much must go: nothing up to the high watermark, beyond it all that is above the low one."""
-    return max(0, held - int(budget * low)) if held > budget * high else 0
+def excess_blocks(*, held: int, budget: int, high: float, low: float, draining: bool) -> int:
+    """Return how much must go: what is above the low watermark, once the high one was passed (`draining`)."""
+    over = held > budget * (low if draining else high)
+    return max(0, held - int(budget * low)) if over else 0

@@ -59,6 +59,7 @@ class Room:
         self._moving = 0
         self._changed = trio.Event()
         self._complained_s = -COMPLAIN_S
+        self._draining = False
 
     def __repr__(self) -> str:
         return f"<Room moving={self._moving} objects={len(self._lives)}>"
@@ -164,7 +165,9 @@ class Room:
             budget=self._budget_blocks,
             high=self._ddr_config.high_watermark,
             low=self._ddr_config.low_watermark,
+            draining=self._draining,
         )
+        self._draining = need > 0
         if need:
             await self._demote_all(self._choose(need, idle_s_min=self._ddr_config.idle_s))
 

@@ -28,8 +28,11 @@ def test_enough_goes_if_there_is_enough(idles, need):
 
 
 def test_watermarks():
-    assert excess_blocks(held=90, budget=100, high=0.9, low=0.7) == 0
-    assert excess_blocks(held=91, budget=100, high=0.9, low=0.7) == 21
+    marks = {"budget": 100, "high": 0.9, "low": 0.7}
+    assert excess_blocks(held=90, draining=False, **marks) == 0
+    assert excess_blocks(held=91, draining=False, **marks) == 21
+    assert excess_blocks(held=80, draining=True, **marks) == 10, "once begun, it goes on to the low watermark"
+    assert excess_blocks(held=70, draining=True, **marks) == 0
 
 
 def test_the_usual_size_is_the_largest_of_the_latest():
