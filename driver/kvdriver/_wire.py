@@ -6,6 +6,7 @@ is several times faster than setting each field through cffi.
 
 from __future__ import annotations
 
+import itertools
 import struct
 from typing import TYPE_CHECKING, Any, Final
 
@@ -89,11 +90,8 @@ class Batch:
 
     def __init__(self, commands: Sequence[Command], *, translate_runs: int = TRANSLATE_RUNS) -> None:
         self.commands = commands
-        self._offsets: list[int] = []
-        used = 0
-        for command in commands:
-            self._offsets.append(used)
-            used += _buffer_bytes(command, translate_runs)
+        sizes = [_buffer_bytes(command, translate_runs) for command in commands]
+        *self._offsets, used = itertools.accumulate(sizes, initial=0)
         # Every structure is a multiple of 8 bytes, so in memory made of such words each is aligned.
         self._data = ffi.new("uint64_t[]", used // 8)
         self._data_view = ffi.buffer(self._data)
@@ -102,21 +100,19 @@ class Batch:
         self._completions = ffi.new("struct kvd_engine_cpl[]", len(commands))
         address = int(ffi.cast("uintptr_t", self._data))
         try:
-            self._pack(address, used)
+            for number, (command, offset, size) in enumerate(zip(commands, self._offsets, sizes, strict=True)):
+                self._pack(number, command, address, offset, size)
         except struct.error as error:
             raise ValueError(f"a number does not fit its field: {error}") from error
 
-    def _pack(self, address: int, used: int) -> None:
-        ends = [*self._offsets[1:], used]
-        for number, (command, offset, end) in enumerate(zip(self.commands, self._offsets, ends, strict=True)):
-            size = end - offset
-            if type(command) is Map:
-                for index, run in enumerate(command.runs):
-                    at = offset + index * MAP_RUN.size
-                    MAP_RUN.pack_into(self._data_view, at, run.first_page, run.count, run.blocks, 0)
-            fields = _FIELDS[type(command)](command)
-            buffer = address + offset if size else 0
-            COMMAND.pack_into(self._request_view, number * COMMAND.size, number, *fields, buffer, size)
+    def _pack(self, number: int, command: Command, address: int, offset: int, size: int) -> None:
+        if type(command) is Map:
+            for at, run in zip(range(offset, offset + size, MAP_RUN.size), command.runs, strict=True):
+                MAP_RUN.pack_into(self._data_view, at, run.first_page, run.count, run.blocks, 0)
+        buffer = address + offset if size else 0
+        COMMAND.pack_into(
+            self._request_view, number * COMMAND.size, number, *_FIELDS[type(command)](command), buffer, size
+        )
 
     def submit(self, engine: Any) -> None:
         """Let the engine execute the batch: one call."""
