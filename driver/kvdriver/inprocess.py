@@ -1,0 +1,226 @@
+"""The page-table engine in this process: the embedded default, and the reference for every other device."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any, Final, Self
+
+from kvdriver._engine import ffi, lib
+from kvdriver._wire import TRANSLATE_RUNS, Batch
+from kvdriver.device import (
+    Capabilities,
+    Command,
+    Completion,
+    Device,
+    DeviceStatistics,
+    EngineError,
+    Map,
+    Remap,
+    SessionDestroy,
+    Status,
+    Tier,
+    Translate,
+    Unmap,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+SESSIONS_MAX: Final = 1 << 20
+ARENA_BYTES: Final = 16 << 30
+"""Address space for the tables; memory is used only as they grow."""
+
+_CHECK_TEXT_BYTES: Final = 64 << 10
+_CHANGES_PAGES: Final = (Map, Remap, SessionDestroy, Unmap)
+
+
+def _raise_errno(result: int, what: str) -> None:
+    """Turn 0 or -errno into nothing or an `OSError`."""
+    if result < 0:
+        raise OSError(-result, f"{what}: {os.strerror(-result)}")
+
+
+async def run(device: Device, command: Command) -> Completion:
+    """Execute one command on any device.
+
+    Raises
+    ------
+    EngineError
+        If it was refused.
+    """
+    [completion] = await device.submit([command])
+    if completion.status is not Status.OK:
+        raise EngineError(completion.status, command)
+    return completion
+
+
+def _segments(commands: Sequence[Command]) -> Iterator[Sequence[Command]]:
+    """Cut a batch where a TRANSLATE that may have to be asked again is followed by a change of pages."""
+    start = 0
+    open_translate = False
+    for number, command in enumerate(commands):
+        if open_translate and isinstance(command, _CHANGES_PAGES):
+            yield commands[start:number]
+            start = number
+            open_translate = False
+        if type(command) is Translate and command.count > TRANSLATE_RUNS:
+            open_translate = True
+    yield commands[start:]
+
+
+class InProcessDevice(Device):
+    """A `Device` that is a C library: a batch is one call, and answered when the call returns.
+
+    Make one with `open`. Commands are executed in the calling thread; one thread at a time may call.
+    """
+
+    def __init__(self, engine: Any, capabilities: Capabilities) -> None:
+        self._engine: Any | None = engine
+        self._capabilities = capabilities
+        self._retries = 0
+
+    @classmethod
+    def open(
+        cls,
+        *,
+        page_bytes: int,
+        capacity_blocks: Mapping[Tier, int],
+        sessions_max: int = SESSIONS_MAX,
+        arena_bytes: int = ARENA_BYTES,
+        arena_fd: int = -1,
+    ) -> Self:
+        """Make an engine with empty tables.
+
+        Parameters
+        ----------
+        page_bytes
+            Bytes of a page: a power of two, 4 KiB to 2 MiB.
+        capacity_blocks
+            What each tier may hold, in blocks of 4 KiB; a tier that is not named, or with 0, is absent. A tier has
+            as many frames as it has blocks now, also after a `Resize`.
+        sessions_max
+            Session contexts at most.
+        arena_bytes
+            Address space for the tables.
+        arena_fd
+            A file to hold the tables, whose content is lost; -1: anonymous memory. The caller keeps the descriptor.
+
+        Raises
+        ------
+        OSError
+            If the configuration is refused or memory is not to be had.
+        ValueError
+            If a number does not fit its field.
+        """
+        config = ffi.new("struct kvd_engine_config *")
+        try:
+            config.page_bytes = page_bytes
+            config.sessions_max = sessions_max
+            config.arena_bytes = arena_bytes
+            config.arena_fd = arena_fd
+            for tier, blocks in capacity_blocks.items():
+                config.capacity_blocks[tier] = blocks
+        except OverflowError as error:
+            raise ValueError(f"page-table engine: {error}") from error
+        out = ffi.new("kvd_engine **")
+        _raise_errno(lib.kvd_engine_init(config, out), "page-table engine")
+        capabilities = Capabilities(
+            page_bytes=page_bytes,
+            tiers=tuple(tier for tier in Tier if capacity_blocks.get(tier, 0)),
+            sessions_max=sessions_max,
+            slots_max=lib.KVD_ENGINE_SLOTS_MAX,
+            transport="in-process",
+        )
+        return cls(ffi.gc(out[0], lib.kvd_engine_fini), capabilities)
+
+    def _opened(self) -> Any:
+        if self._engine is None:
+            raise ValueError("the device is closed")
+        return self._engine
+
+    def __repr__(self) -> str:
+        if self._engine is None:
+            return "<InProcessDevice closed>"
+        counts = self.statistics()
+        return (
+            f"<InProcessDevice open, {counts.sessions} sessions, {counts.mapped_pages} pages, "
+            f"{counts.table_bytes} bytes of tables>"
+        )
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What the device can do."""
+        self._opened()
+        return self._capabilities
+
+    async def submit(self, commands: Sequence[Command]) -> list[Completion]:
+        """Execute a batch in order; a refused command does not stop those after it.
+
+        There is no checkpoint in it: what a caller does around a submit is one critical section.
+
+        Raises
+        ------
+        ValueError
+            If the device is closed, or a number does not fit its field; then no command was executed.
+        """
+        engine = self._opened()
+        batches = [Batch(segment) for segment in _segments(commands)]
+        completions: list[Completion] = []
+        for batch in batches:
+            batch.submit(engine)
+            completions += (
+                self._translate_again(engine, command, completion)
+                if completion.status is Status.BUFFER_SMALL and type(command) is Translate
+                else completion
+                for command, completion in zip(batch.commands, batch.completions(), strict=True)
+            )
+        return completions
+
+    def _translate_again(self, engine: Any, command: Translate, completion: Completion) -> Completion:
+        """Execute a TRANSLATE once more, with the room that it asked for."""
+        batch = Batch([command], translate_runs=completion.value)
+        batch.submit(engine)
+        self._retries += 1
+        return batch.completions()[0]
+
+    async def run(self, command: Command) -> Completion:
+        """Execute one command.
+
+        Raises
+        ------
+        EngineError
+            If it was refused.
+        """
+        return await run(self, command)
+
+    async def check(self) -> list[str]:
+        """Check the tables against each other; one sentence for each fault found."""
+        engine = self._opened()
+        text = ffi.new("char[]", _CHECK_TEXT_BYTES)
+        count = lib.kvd_engine_check(engine, text, _CHECK_TEXT_BYTES)
+        faults: list[str] = ffi.string(text).decode().splitlines()
+        if count > len(faults):
+            faults.append(f"and {count - len(faults)} more faults")
+        return faults
+
+    async def reset(self) -> None:
+        """Drop every session and page; capacities stay."""
+        _raise_errno(lib.kvd_engine_reset(self._opened()), "page-table engine")
+
+    def statistics(self) -> DeviceStatistics:
+        """Return the counters."""
+        stats = ffi.new("struct kvd_engine_stats *")
+        lib.kvd_engine_stats(self._opened(), stats)
+        return DeviceStatistics(
+            commands=stats.commands - self._retries,
+            refused=stats.refused - self._retries,
+            sessions=stats.sessions,
+            table_bytes=stats.table_bytes,
+            mapped_pages=stats.mapped_pages,
+        )
+
+    def close(self) -> None:
+        """Release the device; further calls raise `ValueError`."""
+        if self._engine is not None:
+            ffi.release(self._engine)
+            self._engine = None
