@@ -65,17 +65,12 @@ static uint64_t working_size(const struct kvd_job *job)
 }
 
 /*
- * Runs are allocated before the copy so that ENOSPC comes early; holes are not. A promotion of a single request needs
- * no round through the kernel's workers to learn it: its only write will tell.
+ * A demotion allocates its runs before it copies, so that ENOSPC comes early and writes meet allocated blocks; holes are
+ * not allocated. A promotion does not: on tmpfs its writes allocate as fast, and the disk need not wait for that.
  */
-static bool wants_prealloc(const struct kvd_lane *lane, const struct kvd_job *job)
+static bool wants_prealloc(const struct kvd_job *job)
 {
-	const struct kvd_mover_job *spec = &job->spec;
-
-	if (spec->kind == KVD_MOVE_VERIFY || job->next_prealloc >= spec->n_runs)
-		return false;
-	return spec->kind == KVD_MOVE_DEMOTE || spec->n_runs > 1 ||
-	       spec->runs[0].count > lane->io_bytes / spec->page_bytes;
+	return job->spec.kind == KVD_MOVE_DEMOTE && job->next_prealloc < job->spec.n_runs;
 }
 
 /* Up to the block that holds the object's last byte, not to the end of its page: blocks are what a tier is charged. */
@@ -140,7 +135,7 @@ static void end_copy(struct kvd_lane *lane, struct kvd_job *job)
 void kvd_job_advance(struct kvd_lane *lane, struct kvd_job *job)
 {
 	if (job->phase == KVD_JOB_PREPARING) {
-		if (wants_prealloc(lane, job)) {
+		if (wants_prealloc(job)) {
 			submit_control(lane, job);
 			return;
 		}

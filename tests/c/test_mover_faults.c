@@ -2,7 +2,6 @@
 #include "test_mover_util.h"
 
 #include <sched.h>
-#include <stdio.h>
 #include <sys/mount.h>
 
 static const struct kvd_mover_run sparse_runs[] = {{0, 2}, {4, 7}};
@@ -102,16 +101,14 @@ static void test_truncated_file(void **state)
 
 static bool mounts_are_private;
 
-/* A file system of `bytes` that goes away with the test. */
-static int small_tmpfs(const struct rig *rig, unsigned int bytes)
+/* The root of a file system that goes away with the test. */
+static int other_file_system(const struct rig *rig, const char *type, const char *options)
 {
-	char options[32];
 	int fd;
 
-	snprintf(options, sizeof(options), "size=%u", bytes);
 	if (!mounts_are_private)
 		skip();
-	assert_int_equal(mount("kvd-test", rig->dir, "tmpfs", 0, options), 0);
+	assert_int_equal(mount("kvd-test", rig->dir, type, 0, options), 0);
 	fd = open(rig->dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	assert_true(fd >= 0);
 	assert_int_equal(umount2(rig->dir, MNT_DETACH), 0); /* it lives as long as something in it is open */
@@ -122,7 +119,7 @@ static void test_no_space(void **state)
 {
 	static const struct kvd_mover_run one_request = {0, 4}, many = {0, 32};
 	struct rig *rig = *state;
-	int dir_fd = small_tmpfs(rig, 3 * PAGE_BYTES);
+	int dir_fd = other_file_system(rig, "tmpfs", "size=192k");
 
 	for (int i = 0; i < 2; i++) {
 		struct object object;
@@ -144,6 +141,27 @@ static void test_no_space(void **state)
 		object_free(&object);
 	}
 	close(dir_fd);
+}
+
+/* ramfs can't allocate ahead; that is no reason to fail. */
+static void test_no_fallocate(void **state)
+{
+	struct rig *rig = *state;
+	int dir_fd = other_file_system(rig, "ramfs", NULL);
+	int there = openat(dir_fd, "there", O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+	struct object object;
+	struct kvd_mover_job job;
+
+	assert_true(there >= 0);
+	object_make(rig, &object, "object", SPARSE_BYTES, sparse_runs, 2, false);
+	job = job_demote(rig, &object, 1);
+	job.dst_fd = there;
+	job.dir_fd = dir_fd;
+	assert_int_equal(run_job(rig->mover, &job).status, 0);
+	assert_file_is(there, object.bytes, SPARSE_BYTES);
+	close(there);
+	close(dir_fd);
+	object_free(&object);
 }
 
 static void test_short_source(void **state)
@@ -295,6 +313,7 @@ int main(void)
 		cmocka_unit_test_setup_teardown(test_flipped_byte, rig_setup, rig_teardown),
 		cmocka_unit_test_setup_teardown(test_truncated_file, rig_setup, rig_teardown),
 		cmocka_unit_test_setup_teardown(test_no_space, rig_setup, rig_teardown),
+		cmocka_unit_test_setup_teardown(test_no_fallocate, rig_setup, rig_teardown),
 		cmocka_unit_test_setup_teardown(test_short_source, rig_setup, rig_teardown),
 		cmocka_unit_test_setup_teardown(test_useless_descriptors, rig_setup, rig_teardown),
 		cmocka_unit_test_setup_teardown(test_deadline, rig_setup, rig_teardown),
