@@ -66,7 +66,7 @@ def listening(path: Path, group: str) -> Iterator[socket.socket]:
             yield sock
         finally:
             if _identity(path) == inode:
-                path.unlink()
+                path.unlink(missing_ok=True)
 
 
 def _identity(path: Path) -> tuple[int, int] | None:

@@ -1,85 +1,32 @@
-"""The control API over a real UNIX socket, in front of a fake daemon."""
+"""What the control API answers, over a real UNIX socket, in front of a fake daemon."""
 
 from __future__ import annotations
 
 import json
-import os
-import socket
-import stat
 import tempfile
-from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import httpx
 import msgspec
 import pytest
 import trio
 import trio.testing
 from structlog.testing import capture_logs
 
-from kvd.api import app as app_module
-from kvd.api import routes, stream, wire
-from kvd.api.app import build_app, serve
+from kvd.api import wire
 from kvd.api.backend import Status
-from kvd.api.routes import ROUTES
 from kvd.errors import CatalogError, ConfigError, DamagedError, KvdError, NoSpaceError, UnavailableError
 from support.fake_control import FakeControl, make_entry
+from support.serving import post, read_until, served, talk
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
-
-WAIT_S = 20.0
+    from collections.abc import Iterator
 
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix="kvd") as name:
         yield Path(name)
-
-
-@asynccontextmanager
-async def served(control: FakeControl, path: Path, group: str = "no-such-group") -> AsyncIterator[httpx.AsyncClient]:
-    transport = httpx.AsyncHTTPTransport(uds=str(path))
-    async with trio.open_nursery() as nursery:
-        await nursery.start(serve, control, path, group)
-        async with httpx.AsyncClient(transport=transport, base_url="http://kvd", timeout=WAIT_S) as client:
-            yield client
-        nursery.cancel_scope.cancel()
-
-
-async def until(condition: Any) -> None:
-    with trio.fail_after(WAIT_S):
-        while not condition():
-            await trio.sleep(0.005)
-
-
-async def talk(path: Path, request: bytes, *, half_close: bool = False) -> bytes:
-    """Say something that httpx would not, and return all that comes back."""
-    client = await trio.open_unix_socket(path)
-    async with client:
-        await client.send_all(request)
-        if half_close:
-            await client.send_eof()
-        answer = b""
-        with trio.fail_after(WAIT_S):
-            while chunk := await client.receive_some():
-                answer += chunk
-    return answer
-
-
-async def read_until(client: trio.SocketStream, mark: bytes) -> bytes:
-    answer = b""
-    with trio.fail_after(WAIT_S):
-        while mark not in answer:
-            chunk = await client.receive_some()
-            assert chunk, answer
-            answer += chunk
-    return answer
-
-
-def post(path: str, body: bytes) -> bytes:
-    return b"POST %s HTTP/1.1\r\nhost: kvd\r\ncontent-length: %d\r\n\r\n" % (path.encode(), len(body)) + body
 
 
 # --- answers -------------------------------------------------------------------------------------------------------
@@ -285,276 +232,3 @@ async def test_garbage_does_not_end_the_server(folder: Path) -> None:
         body_on_get = b"GET /v1/version HTTP/1.1\r\nhost: kvd\r\ncontent-length: 9999999\r\n\r\n" + b"x" * 60_000
         assert (await talk(folder / "s", body_on_get)).startswith(b"HTTP/1.1 200")
         assert (await client.get("/v1/version")).status_code == 200
-
-
-# --- bounds and ends -----------------------------------------------------------------------------------------------
-
-
-async def test_a_client_that_goes_cancels_its_operation(folder: Path) -> None:
-    control = FakeControl(gate=trio.Event())
-    async with served(control, folder / "s") as client:
-        async with await trio.open_unix_socket(folder / "s") as leaver:
-            await leaver.send_all(post("/v1/demote", b'{"paths": ["/"]}'))
-            await read_until(leaver, b"}\n")
-            assert control.cancelled == 0
-        await until(lambda: control.cancelled == 1)
-        control.gate.set()
-        assert (await client.post("/v1/demote", json={"paths": ["/"]})).status_code == 200
-
-
-async def test_operations_are_bounded(folder: Path) -> None:
-    control = FakeControl(gate=trio.Event())
-    async with served(control, folder / "s") as client, trio.open_nursery() as nursery:
-        for _ in range(routes.OPERATIONS_MAX):
-            nursery.start_soon(lambda: client.post("/v1/sync", json={"paths": ["/"]}))
-        await until(lambda: control.begun == routes.OPERATIONS_MAX)
-        for path, body in (("/v1/sync", {"paths": ["/"]}), ("/v1/pin", {"path": "/"})):
-            refused = await client.post(path, json=body)
-            assert (refused.status_code, refused.json()["error"]["code"]) == (503, "EAGAIN")
-        assert (await client.get("/v1/status")).status_code == 200
-        control.gate.set()
-    assert control.begun == routes.OPERATIONS_MAX
-
-
-async def test_connections_are_bounded(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(app_module, "CONNECTIONS_MAX", 2)
-    control = FakeControl(gate=trio.Event())
-    held: list[httpx.AsyncClient] = []
-
-    async def hold() -> None:
-        async with httpx.AsyncClient(
-            transport=httpx.AsyncHTTPTransport(uds=str(folder / "s")), timeout=WAIT_S
-        ) as other:
-            held.append(other)
-            await other.post("http://kvd/v1/sync", json={"paths": ["/"]})
-        held.remove(other)
-
-    async with served(control, folder / "s"), trio.open_nursery() as nursery:
-        for _ in range(3):
-            nursery.start_soon(hold)
-        await until(lambda: control.begun == 2)
-        await trio.testing.wait_all_tasks_blocked(0.05)
-        assert control.begun == 2
-        assert len(held) == 3
-        control.gate.set()
-        await until(lambda: not held)
-        assert control.begun == 3
-
-
-async def test_a_client_that_takes_nothing_is_cut_off(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(app_module, "SEND_S_MAX", 0.05)
-    control = FakeControl(endless=True)
-    async with served(control, folder / "s"):
-        client = await trio.open_unix_socket(folder / "s")
-        async with client:
-            await client.send_all(post("/v1/sync", b'{"paths": ["/"]}'))
-            await until(lambda: control.cancelled == 1)
-
-
-async def test_stopping_is_bounded_even_with_a_client_that_takes_nothing(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(app_module, "GRACE_S", 0.05)
-    control = FakeControl(endless=True)
-    with socket.socket(socket.AF_UNIX) as client, trio.fail_after(app_module.SEND_S_MAX / 2):
-        async with trio.open_nursery() as nursery:
-            await nursery.start(serve, control, folder / "s", "no-such-group")
-            client.connect(str(folder / "s"))
-            client.sendall(post("/v1/sync", b'{"paths": ["/"]}'))
-            await until(lambda: control.begun == 1)
-            nursery.cancel_scope.cancel()
-    assert control.cancelled == 1
-    assert not (folder / "s").exists()
-
-
-async def test_stopping_lets_a_running_request_end(folder: Path) -> None:
-    control = FakeControl(gate=trio.Event())
-    lines: list[str] = []
-    async with trio.open_nursery() as clients:  # noqa: SIM117  the inner one is cancelled alone
-        async with trio.open_nursery() as nursery:
-            await nursery.start(serve, control, folder / "s", "no-such-group")
-
-            async def ask() -> None:
-                transport = httpx.AsyncHTTPTransport(uds=str(folder / "s"))
-                async with httpx.AsyncClient(transport=transport, timeout=WAIT_S) as client:
-                    lines.extend((await client.post("http://kvd/v1/sync", json={"paths": ["/"]})).text.splitlines())
-
-            clients.start_soon(ask)
-            await until(lambda: control.begun == 1)
-            nursery.cancel_scope.cancel()
-            with trio.CancelScope(shield=True):
-                await until(lambda: not (folder / "s").exists())
-            control.gate.set()
-    assert len(lines) == 8
-    assert control.cancelled == 0
-
-
-async def test_an_operation_without_steps_says_that_it_lives(autojump_clock: trio.testing.MockClock) -> None:
-    control = FakeControl(gate=trio.Event())
-    sent: list[bytes] = []
-
-    async def send(message: Any) -> None:
-        await trio.lowlevel.checkpoint()
-        sent.append(message.get("body", b""))
-        if sent.count(b"\n") == 3:
-            control.gate.set()
-
-    began = trio.current_time()
-    operation = stream.Operation(
-        lambda: control.sync([b"/model/a.bin", b"/model/b.bin"]), routes.Routes(control)._slot()
-    )
-    await operation({"type": "http", "method": "POST", "path": "/v1/sync"}, trio.sleep_forever, send)
-    assert trio.current_time() - began == pytest.approx(3 * stream.HEARTBEAT_S)
-    assert [body[:1] for body in sent if body] == [b"{", b"\n", b"\n", b"\n", b"{"]
-
-
-# --- the socket ----------------------------------------------------------------------------------------------------
-
-
-async def test_mode_group_and_removal(folder: Path) -> None:
-    path = folder / "made" / "s"
-    async with served(FakeControl(), path, group="daemon") as client:
-        found = path.stat()
-        assert stat.S_IMODE(found.st_mode) == 0o660
-        assert found.st_gid == (1 if os.geteuid() == 0 else os.getegid())
-        assert (await client.get("/v1/version")).status_code == 200
-    assert not path.exists()
-
-
-async def test_a_stale_socket_gives_way(folder: Path) -> None:
-    with socket.socket(socket.AF_UNIX) as dead:
-        dead.bind(str(folder / "s"))
-    async with served(FakeControl(), folder / "s") as client:
-        assert (await client.get("/v1/version")).status_code == 200
-
-
-async def test_a_live_socket_does_not(folder: Path) -> None:
-    async with served(FakeControl(), folder / "s") as client:
-        with pytest.raises(UnavailableError, match="another daemon listens"):
-            await serve(FakeControl(), folder / "s", "no-such-group")
-        assert (await client.get("/v1/version")).status_code == 200
-
-
-async def test_a_successors_socket_is_left_alone(folder: Path) -> None:
-    async with served(FakeControl(), folder / "s"):
-        (folder / "s").unlink()
-        (folder / "s").touch()
-    assert (folder / "s").exists()
-
-
-async def test_places_that_are_no_good(folder: Path) -> None:
-    (folder / "file").touch()
-    with pytest.raises(ConfigError, match="is not a socket"):
-        await serve(FakeControl(), folder / "file", "no-such-group")
-    with pytest.raises(ConfigError, match="107"):
-        await serve(FakeControl(), folder / ("x" * 120), "no-such-group")
-    for path in (folder / "file" / "s", folder / "no" / "such" / "s"):
-        with pytest.raises(UnavailableError, match="can't make"):
-            await serve(FakeControl(), path, "no-such-group")
-
-
-# --- the description -----------------------------------------------------------------------------------------------
-
-
-def resolve(document: dict[str, Any], schema: dict[str, Any]) -> dict[str, Any]:
-    while "$ref" in schema:
-        *_, section, name = schema["$ref"].split("/")
-        schema = document["components"][section][name]
-    return schema
-
-
-TYPES = {
-    "string": str,
-    "integer": int,
-    "number": (int, float),
-    "boolean": bool,
-    "null": type(None),
-    "array": list,
-    "object": dict,
-}
-
-
-def check(document: dict[str, Any], schema: dict[str, Any], value: Any) -> None:
-    """Assert that `value` fits `schema`, as far as JSON Schema is used here."""
-    schema = resolve(document, schema)
-    if "anyOf" in schema:
-        fits = [kind for kind in schema["anyOf"] if _fits(document, kind, value)]
-        assert fits, (schema, value)
-        return
-    assert isinstance(value, TYPES[schema["type"]]), (schema, value)
-    if isinstance(value, dict) and "properties" in schema:
-        assert set(value) == set(schema["properties"])
-        for key, member in value.items():
-            check(document, schema["properties"][key], member)
-    if isinstance(value, list):
-        for member in value:
-            check(document, schema["items"], member)
-
-
-def _fits(document: dict[str, Any], schema: dict[str, Any], value: Any) -> bool:
-    try:
-        check(document, schema, value)
-    except AssertionError:
-        return False
-    return True
-
-
-def references(value: Any) -> Iterator[str]:
-    if isinstance(value, dict):
-        for key, member in value.items():
-            if key == "$ref":
-                yield member
-            else:
-                yield from references(member)
-    elif isinstance(value, list):
-        for member in value:
-            yield from references(member)
-
-
-async def test_the_description_is_whole(folder: Path) -> None:
-    async with served(FakeControl(), folder / "s") as client:
-        document = (await client.get("/v1/openapi.json")).json()
-    assert document["openapi"] == "3.1.0"
-    assert {"title", "version"} <= set(document["info"])
-    described = {(path, method.upper()) for path, item in document["paths"].items() for method in item}
-    assert described == {
-        (route.path, method) for route in build_app(FakeControl()).routes for method in route.methods - {"HEAD"}
-    }
-    names = set(references(document))
-    assert names
-    assert {f"#/components/schemas/{name}" for name in document["components"]["schemas"]} == names
-    operations = [operation for item in document["paths"].values() for operation in item.values()]
-    assert len({operation["operationId"] for operation in operations}) == len(ROUTES)
-    for operation in operations:
-        assert {"200", "400", "404", "409", "500", "503", "507"} <= set(operation["responses"])
-        assert all(answer["description"] and answer["content"] for answer in operation["responses"].values())
-    assert "base64" not in json.dumps(document)
-
-
-async def test_answers_are_as_described(folder: Path) -> None:
-    requests = {
-        "/v1/list": ("?path=/model", None),
-        "/v1/stat": ("?path=/model/a.bin", None),
-        "/v1/pin": ("", {"path": "/model"}),
-        "/v1/unpin": ("", {"path": "/model"}),
-        "/v1/promote": ("", {"paths": ["/model"]}),
-        "/v1/demote": ("", {"paths": ["/model"]}),
-        "/v1/sync": ("", {"paths": ["/model"]}),
-    }
-    async with served(FakeControl(degraded=True), folder / "s") as client:
-        document = (await client.get("/v1/openapi.json")).json()
-        for path, item in document["paths"].items():
-            ((method, operation),) = item.items()
-            query, body = requests.get(path, ("", None))
-            if body is not None:
-                check(document, operation["requestBody"]["content"]["application/json"]["schema"], body)
-            answer = await client.request(method, path + query, json=body)
-            ((media_type, content),) = operation["responses"]["200"]["content"].items()
-            assert answer.headers["content-type"] == media_type
-            texts = answer.text.splitlines()
-            assert texts
-            for text in texts:
-                check(document, content["schema"], json.loads(text))
-        missing = (await client.get("/v1/stat?path=/nope")).json()
-        failure = document["paths"]["/v1/stat"]["get"]["responses"]["404"]["content"]["application/json"]["schema"]
-        check(document, failure, missing)

@@ -1,60 +1,27 @@
-"""``kvctl`` as a user runs it: a process, against a fake daemon that is a process too."""
+"""What ``kvctl`` shows, as a user runs it, and which paths it takes."""
 
 from __future__ import annotations
 
-import json
 import os
-import pty
-import select
 import shutil
-import signal
-import socket
 import subprocess
-import sys
-import tempfile
-import time
-from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
+from kvctl import units
+from support.kvctl_runs import (
+    NOT_UTF8,
+    Daemon,
+    daemon,
+    document,
+    kvctl,
+    on_a_terminal,
+)
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-WAIT_S = 30.0
-KVCTL = str(Path(sys.executable).with_name("kvctl"))
-FAKE = Path(__file__).parents[1] / "support" / "fake_control.py"
-NOT_UTF8 = b"/mnt/kvd/model/not-utf8-\xff\xfe.bin"
-
-
-class Daemon:
-    """A fake daemon and its socket."""
-
-    def __init__(self, path: Path, process: subprocess.Popen[str]) -> None:
-        self.path = path
-        self.process = process
-
-    def wait_for(self, word: str) -> None:
-        assert self.process.stdout is not None
-        while (line := self.process.stdout.readline()) and line.strip() != word:
-            pass
-        assert line.strip() == word, f"the fake daemon ended without saying {word!r}"
-
-
-@contextmanager
-def daemon(*options: str) -> Iterator[Daemon]:
-    with tempfile.TemporaryDirectory(prefix="kvd") as name:
-        path = Path(name) / "s"
-        command = [sys.executable, str(FAKE), str(path), *options]
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-        with process:
-            try:
-                found = Daemon(path, process)
-                found.wait_for("ready")
-                yield found
-            finally:
-                process.kill()
 
 
 @pytest.fixture(scope="module")
@@ -68,31 +35,6 @@ def still() -> Iterator[Daemon]:
 def fresh() -> Iterator[Daemon]:
     with daemon() as found:
         yield found
-
-
-def environment(path: Path | None, **more: str) -> dict[str, str]:
-    kept = {key: value for key, value in os.environ.items() if key in {"PATH", "HOME", "LANG"}}
-    return kept | ({"KVD_SOCKET": str(path)} if path else {}) | more
-
-
-def kvctl(path: Path | None, *arguments: str | bytes, cwd: str | None = None) -> subprocess.CompletedProcess[str]:
-    done = subprocess.run(
-        [KVCTL, *arguments],
-        env=environment(path),
-        cwd=cwd,
-        capture_output=True,
-        text=True,
-        encoding="utf-8",
-        timeout=WAIT_S,
-        check=False,
-    )
-    assert "Traceback" not in done.stderr
-    return done
-
-
-def document(done: subprocess.CompletedProcess[str]) -> Any:
-    assert done.stdout.isascii()
-    return json.loads(done.stdout)
 
 
 # --- what each command shows ---------------------------------------------------------------------------------------
@@ -198,114 +140,6 @@ def test_names_can_not_talk_to_the_terminal(fresh: Daemon) -> None:
     assert r"/\x1b[31m[bold]evil\n" in done.stderr
 
 
-# --- exit statuses -------------------------------------------------------------------------------------------------
-
-FAILURES = [
-    (["promote", "/mnt/kvd/model"], 1),
-    (["nope"], 2),
-    (["df", "extra"], 2),
-    (["promote"], 2),
-    (["--nope", "df"], 2),
-    (["completion", "tcsh"], 2),
-    (["stat", "/etc/passwd"], 2),
-    (["stat", "/mnt/kvdx/a"], 2),
-    (["stat", "/mnt/kvd/model/../../a"], 2),
-    (["stat", "relative"], 2),
-    (["ls"], 2),
-    (["stat", "/mnt/kvd/nope"], 4),
-    (["ls", "/mnt/kvd/nope"], 4),
-    (["promote", "/mnt/kvd/nope"], 4),
-    (["demote", "/mnt/kvd/model/leased.bin"], 5),
-    (["unpin", "/mnt/kvd/model/leased.bin"], 5),
-    (["promote", "/mnt/kvd/model/huge.bin"], 6),
-    (["pin", "/mnt/kvd/model/huge.bin"], 6),
-    (["sync", "/mnt/kvd/model/damaged.bin"], 7),
-    (["pin", "/mnt/kvd/model/damaged.bin"], 7),
-]
-
-
-@pytest.mark.parametrize(("arguments", "status"), FAILURES)
-def test_exit_statuses(fresh: Daemon, arguments: list[str], status: int) -> None:
-    done = kvctl(fresh.path, *arguments)
-    assert done.returncode == status
-    assert done.stderr
-
-
-def test_a_foreign_path_names_the_mount(still: Daemon) -> None:
-    assert "/etc/passwd is not in /mnt/kvd" in kvctl(still.path, "stat", "/etc/passwd").stderr
-
-
-def test_an_error_is_json_too(still: Daemon) -> None:
-    done = kvctl(still.path, "--json", "ls", "/mnt/kvd/nope")
-    assert done.returncode == 4
-    assert document(done) == {"error": {"code": "ENOENT", "message": "no such name: /nope"}}
-
-
-def test_a_bug_of_the_daemon() -> None:
-    with daemon("--bug") as found:
-        done = kvctl(found.path, "status")
-    assert (done.returncode, done.stdout) == (1, "")
-    assert "its log says why" in done.stderr
-
-
-@pytest.mark.parametrize("command", ["status", "df", "ls", "sync", "version"])
-def test_no_daemon(tmp_path: Path, command: str) -> None:
-    done = kvctl(tmp_path / "none", command)
-    assert done.returncode == 3
-    assert f"there is no socket {tmp_path}/none" in done.stderr
-    assert "systemctl start kvd" in done.stderr
-    assert done.stdout == ("kvctl 0.1.0\n" if command == "version" else "")
-
-
-def test_a_dead_daemons_socket() -> None:
-    with daemon() as found:
-        found.process.kill()
-        found.process.wait(WAIT_S)
-        done = kvctl(found.path, "df")
-    assert done.returncode == 3
-    assert "nobody listens" in done.stderr
-
-
-def test_the_default_socket_and_the_option(still: Daemon) -> None:
-    assert kvctl(None, "--socket", str(still.path), "df").returncode == 0
-    assert kvctl(Path("/nope"), "df", "--socket", str(still.path)).returncode == 0
-    if not Path("/run/kvd/kvd.sock").exists():
-        assert "/run/kvd/kvd.sock" in kvctl(None, "df").stderr
-
-
-@pytest.mark.skipif(
-    os.geteuid() != 0 or shutil.which("setpriv") is None, reason="needs root and setpriv to become nobody"
-)
-def test_permission_denied(fresh: Daemon) -> None:
-    fresh.path.parent.chmod(0o755)
-    code = "import sys; sys.argv = ['kvctl', 'df']; from kvctl.__main__ import main; main()"
-    done = subprocess.run(
-        ["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups", sys.executable, "-B", "-c", code],
-        env=environment(fresh.path),
-        capture_output=True,
-        text=True,
-        timeout=WAIT_S,
-        check=False,
-    )
-    assert done.returncode == 3, done.stderr
-    assert "in the group kvd" in done.stderr
-
-
-def test_something_else_on_the_socket(tmp_path: Path) -> None:
-    path = tmp_path / "s"
-    with socket.socket(socket.AF_UNIX) as server:
-        server.bind(str(path))
-        server.listen()
-        with subprocess.Popen([KVCTL, "df"], env=environment(path), stderr=subprocess.PIPE, text=True) as process:
-            connection, _ = server.accept()
-            with connection:
-                connection.recv(4096)
-                connection.sendall(b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nhello")
-                _, complaint = process.communicate(timeout=WAIT_S)
-    assert process.returncode == 3
-    assert "is not kvd" in complaint
-
-
 # --- paths ---------------------------------------------------------------------------------------------------------
 
 
@@ -337,93 +171,7 @@ def test_a_name_that_begins_with_a_dash(tmp_path: Path) -> None:
     assert "/-x" in done.stderr
 
 
-# --- breaking off --------------------------------------------------------------------------------------------------
-
-
-def start(path: Path, *arguments: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [KVCTL, *arguments], env=environment(path), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-
-
-@pytest.mark.parametrize("as_json", [False, True])
-def test_ctrl_c_cancels_at_the_daemon(as_json: bool) -> None:
-    with (
-        daemon("--hold") as found,
-        start(found.path, "demote", "/mnt/kvd", *(["--json"] if as_json else [])) as process,
-    ):
-        found.wait_for("step")
-        process.send_signal(signal.SIGINT)
-        out, complaint = process.communicate(timeout=WAIT_S)
-        found.wait_for("cancelled")
-    assert process.returncode == 130
-    assert complaint == "kvctl: interrupted\n"
-    if as_json:
-        assert json.loads(out)["error"]["code"] == "EINTR"
-    else:
-        assert out == ""
-
-
-def test_the_daemon_dies_in_the_middle() -> None:
-    with daemon("--die-at", "3") as found:
-        done = kvctl(found.path, "sync")
-    assert (done.returncode, done.stdout) == (3, "synced 2 objects, 3.5 MiB\n")
-    assert "went away in the middle" in done.stderr
-
-
-def test_the_daemon_dies_in_the_middle_in_json() -> None:
-    with daemon("--die-at", "3") as found:
-        done = kvctl(found.path, "sync", "--json")
-    summary = document(done)
-    assert done.returncode == 3
-    assert (summary["done"], summary["error"]["code"]) == (2, "NO_DAEMON")
-
-
-def test_the_operation_breaks_in_the_middle() -> None:
-    with daemon("--bug", "--fail-at", "2") as found:
-        done = kvctl(found.path, "sync", "--json")
-    summary = document(done)
-    assert done.returncode == 1
-    assert (summary["done"], summary["error"]["code"]) == (1, "INTERNAL")
-
-
-def test_a_closed_pipe_is_no_error(still: Daemon) -> None:
-    read_end, write_end = os.pipe()
-    os.close(read_end)
-    with os.fdopen(write_end, "wb") as out:
-        done = subprocess.run(
-            [KVCTL, "status"],
-            env=environment(still.path),
-            stdout=out,
-            stderr=subprocess.PIPE,
-            timeout=WAIT_S,
-            check=False,
-        )
-    assert (done.returncode, done.stderr) == (0, b"")
-
-
 # --- terminals and shells ------------------------------------------------------------------------------------------
-
-
-def on_a_terminal(path: Path, *arguments: str, **more: str) -> tuple[int, str]:
-    leader, follower = pty.openpty()
-    process = subprocess.Popen(
-        [KVCTL, *arguments],
-        env=environment(path, TERM="xterm-256color", COLUMNS="60", **more),
-        stdin=follower,
-        stdout=follower,
-        stderr=follower,
-    )
-    os.close(follower)
-    shown = b""
-    deadline = time.monotonic() + WAIT_S
-    while time.monotonic() < deadline and select.select([leader], [], [], WAIT_S)[0]:
-        try:
-            shown += os.read(leader, 65536)
-        except OSError:  # EIO: the last process on the terminal has ended
-            break
-    os.close(leader)
-    return process.wait(WAIT_S), shown.decode()
 
 
 def test_a_terminal_gets_colours_and_whole_names(still: Daemon) -> None:
@@ -465,3 +213,29 @@ def test_completion_in_bash_completes(still: Daemon) -> None:
     ask = '\nCOMP_WORDS=(kvctl pro); COMP_CWORD=1; _kvctl; echo "${COMPREPLY[*]}"\n'
     done = subprocess.run(["bash"], input=script + ask, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "promote"
+
+
+@pytest.mark.parametrize(
+    ("count", "shown"),
+    [
+        (None, "-"),
+        (0, "0 B"),
+        (1023, "1023 B"),
+        (1024, "1.0 KiB"),
+        (102_348, "99.9 KiB"),
+        (102_399, "100 KiB"),
+        (2**20 - 1, "1.0 MiB"),
+        (900 * 2**30, "900 GiB"),
+        (5 * 2**60, "5120 PiB"),
+    ],
+)
+def test_sizes(count: int | None, shown: str) -> None:
+    assert units.size(count) == shown
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shown"),
+    [(None, "-"), (-3, "0s"), (59.9, "59s"), (60, "1m 0s"), (3600, "1h 0m"), (93_784, "1d 2h")],
+)
+def test_ages(seconds: float | None, shown: str) -> None:
+    assert units.age(seconds) == shown
