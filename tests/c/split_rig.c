@@ -3,11 +3,12 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
-#include <signal.h>
+#include <sched.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/time.h>
 #include <sys/uio.h>
+#include <time.h>
 #include <unistd.h>
 
 enum { RIG_DEADLINE_MS = 10000, RIG_SOCKET_BYTES = 16 << 20 };
@@ -275,6 +276,16 @@ struct kvd_split_stats rig_stats(struct rig *rig)
 
 	kvd_split_stats(rig->split, &stats);
 	return stats;
+}
+
+void await_idle(struct rig *rig)
+{
+	time_t deadline = time(NULL) + RIG_DEADLINE_MS / 1000;
+
+	while (rig_stats(rig).pending > 0) {
+		assert_true(time(NULL) < deadline);
+		sched_yield();
+	}
 }
 
 void rig_pattern(uint8_t *out, size_t bytes)

@@ -86,6 +86,8 @@ void expect_ask(struct rig *rig, uint64_t unique, struct kvd_split_ask *ask);
 struct kvd_split_event expect_event(struct rig *rig, uint32_t kind);
 bool has_event(struct rig *rig);
 struct kvd_split_stats rig_stats(struct rig *rig);
+/* Until nothing is pending: an entry goes a moment after its answer. */
+void await_idle(struct rig *rig);
 
 /* A new unlinked file on a tmpfs with `bytes` bytes of a pattern. */
 int rig_file(size_t bytes);

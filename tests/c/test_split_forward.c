@@ -314,6 +314,7 @@ static void test_pending_is_bounded(void **state)
 		peer_send(&rig, unique[i], -ENOENT, NULL, 0);
 		kernel_expect_error(&rig, unique[i], ENOENT);
 	}
+	await_idle(&rig);
 	more = kernel_send(&rig, FUSE_LOOKUP, 1, "x", 2, NULL, 0);
 	peer_expect(&rig, &message, FUSE_LOOKUP, more);
 	rig_close(&rig);

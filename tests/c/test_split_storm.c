@@ -11,7 +11,7 @@
 #include "split_rig.h"
 
 enum {
-	REQUESTS = 6000,
+	REQUESTS = 15000,
 	NODES = 6,
 	FLIGHT_MAX = 40, /* below RIG_PENDING_MAX, so that no answer is ENOMEM */
 	HELD_MAX = 16,
