@@ -1,0 +1,123 @@
+/*
+ * How much a write would add to what its file holds (st_blocks), against what the file may hold.
+ *
+ * A claim stands from the check to the end of the write, so that two writes can't both use the same room. While a write is in
+ * flight some of its blocks are counted twice, as claimed and as held: that errs towards asking.
+ */
+#include <errno.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "fuse/internal.h"
+
+enum { KVD_STAT_BLOCK_BYTES = 512 };
+
+/* cachestat(2), Linux 6.5, younger than the C libraries kvd builds with. */
+enum { KVD_SYS_CACHESTAT = 451 };
+
+struct kvd_cachestat_range {
+	uint64_t offset;
+	uint64_t length;
+};
+
+struct kvd_cachestat {
+	uint64_t cached;
+	uint64_t dirty;
+	uint64_t writeback;
+	uint64_t evicted;
+	uint64_t recently_evicted;
+};
+
+static uint64_t add_saturating(uint64_t a, uint64_t b)
+{
+	return a > UINT64_MAX - b ? UINT64_MAX : a + b;
+}
+
+/*
+ * A tmpfs page that was allocated by fallocate and not written yet counts as a hole for SEEK_HOLE. On tmpfs the page
+ * cache *is* the storage, so ask what is in it: cached, or evicted to swap.
+ */
+static int tmpfs_holes(int fd, uint64_t from, uint64_t to, uint64_t *holes)
+{
+	struct kvd_cachestat_range range = { .offset = from, .length = to - from };
+	struct kvd_cachestat stat;
+	uint64_t held;
+
+	if (syscall(KVD_SYS_CACHESTAT, fd, &range, &stat, 0))
+		return -errno;
+	held = (stat.cached + stat.evicted) * KVD_BLOCK_BYTES;
+	*holes = held < to - from ? to - from - held : 0;
+	return 0;
+}
+
+/* Bytes of [from, to) in no block of the file, as far as SEEK_HOLE knows. */
+static uint64_t seek_holes(int fd, uint64_t from, uint64_t to)
+{
+	uint64_t holes = 0;
+
+	while (from < to) {
+		off_t data = lseek(fd, (off_t)from, SEEK_DATA);
+		off_t end;
+
+		/* ENXIO: no data after `from`; with any other error count all of it too. */
+		if (data < 0 || (uint64_t)data >= to)
+			return holes + to - from;
+		if ((uint64_t)data > from)
+			holes += kvd_align_down((uint64_t)data, KVD_BLOCK_BYTES) - from;
+		end = lseek(fd, data, SEEK_HOLE);
+		if (end < 0)
+			return holes + to - kvd_align_down((uint64_t)data, KVD_BLOCK_BYTES);
+		from = kvd_align_up((uint64_t)end, KVD_BLOCK_BYTES);
+	}
+	return holes;
+}
+
+static uint64_t count_holes(const struct kvd_object *object, uint64_t from, uint64_t to)
+{
+	uint64_t holes = 0;
+
+	if (object->tmpfs && !tmpfs_holes(object->fd, from, to, &holes))
+		return holes;
+	return seek_holes(object->fd, from, to);
+}
+
+int kvd_storage_claim(struct kvd_object *object, uint64_t offset, uint64_t length, uint64_t asked_bytes,
+		      uint64_t *claimed, uint64_t *need)
+{
+	uint64_t from = kvd_align_down(offset, KVD_BLOCK_BYTES);
+	uint64_t to = kvd_align_up(offset + length, KVD_BLOCK_BYTES);
+	uint64_t growth = to - from;
+	uint64_t used;
+	struct stat st;
+	int error = 0;
+
+	*claimed = 0;
+	pthread_mutex_lock(&object->grow_lock);
+	if (fstat(object->fd, &st)) {
+		error = -errno;
+		goto out;
+	}
+	used = (uint64_t)st.st_blocks * KVD_STAT_BLOCK_BYTES + object->claimed_bytes;
+	*need = add_saturating(used, growth);
+	if (*need > object->limit_bytes) {
+		growth = count_holes(object, from, to);
+		*need = add_saturating(used, growth);
+	}
+	if (growth > 0 && *need > object->limit_bytes) {
+		error = asked_bytes > object->limit_bytes ? -ENOSPC : -EDQUOT;
+		goto out;
+	}
+	object->claimed_bytes += growth;
+	*claimed = growth;
+out:
+	pthread_mutex_unlock(&object->grow_lock);
+	return error;
+}
+
+void kvd_storage_release(struct kvd_object *object, uint64_t claimed)
+{
+	pthread_mutex_lock(&object->grow_lock);
+	object->claimed_bytes -= claimed;
+	pthread_mutex_unlock(&object->grow_lock);
+}
