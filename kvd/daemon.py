@@ -85,9 +85,10 @@ class _Daemon:
     async def run(self) -> int:
         """Bring up, serve, go down."""
         with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
-            async with AsyncExitStack() as stack, trio.open_nursery() as nursery:
+            async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._listen, signals)
-                await self._serve(stack)
+                async with AsyncExitStack() as stack:
+                    await self._serve(stack)
                 nursery.cancel_scope.cancel()
         return self._status
 
@@ -125,15 +126,16 @@ class _Daemon:
         stack.callback(os.close, mounted.fd)
         stack.callback(mount.unmount, self._system, config)
         self._features_off += mounted.features_off
-        ours, peer = stack.enter_context(_socket_pair())
-        split = await stack.enter_async_context(self._open_split(mounted.fd, ours))
+        ours, peer = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        stack.enter_context(ours)
+        split = await stack.enter_async_context(self._open_split(mounted.fd, ours.fileno()))
         objects = Objects(config, catalog, books, ddr, nvme, mover, split)
         objects.adopt(recovered.sessions, recovered.resident)
         await objects.room.resize_nvme()
         control = DaemonControl(config, catalog, objects, books, device, lambda: self._features(split))
         virtual = Virtual(control.status, control.sessions)
         operations = Operations(catalog, objects, books, virtual, objects_max=SESSIONS_MAX)
-        pyfuse3.init(operations, f"/dev/fd/{peer}", {"default_permissions"})
+        pyfuse3.init(operations, f"/dev/fd/{peer.detach()}", {"default_permissions"})  # libfuse closes it
         stack.callback(pyfuse3.close, unmount=False)
         await self._run(catalog, objects, control, split)
 
@@ -241,14 +243,6 @@ async def _checkpoints(catalog: Catalog) -> None:
     while True:
         await trio.sleep(CHECKPOINT_S)
         await catalog.db.checkpoint()
-
-
-@contextmanager
-def _socket_pair() -> Iterator[tuple[int, int]]:
-    """Yield the split's end and pyfuse3's end."""
-    ours, peer = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    with ours, peer:
-        yield ours.fileno(), peer.fileno()
 
 
 @contextmanager

@@ -120,8 +120,7 @@ class PrivateKvd:
 
     def entry(self, name: str) -> dict[str, Any]:
         """Return `kvctl stat --json` of one name in the mount."""
-        found = json.loads(self.kvctl("--json", "stat", str(self.mount / name)).stdout)
-        entry: dict[str, Any] = found[0] if isinstance(found, list) else found
+        entry: dict[str, Any] = json.loads(self.kvctl("--json", "stat", str(self.mount / name)).stdout)["entries"][0]
         return entry
 
     def stop(self) -> int:
