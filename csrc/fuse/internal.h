@@ -10,7 +10,7 @@
  *   kvd_split.life            start and stop; taken before any other
  *   kvd_pending.lock          table of requests in the peer's hands, work queue, parked bytes, early interrupts
  *   kvd_objects.lock          table of objects and their reference counts
- *   kvd_object.grow_lock      limit and claims of one object; fstat and lseek of its file happen under it
+ *   kvd_object.grow_lock      claims of one object; fstat and lseek of its file happen under it
  *   kvd_events.lock           queue of events
  *   kvd_notices.lock          queue of notifications
  * Counters and the flags `stopping` and `unmounted` are atomics.
@@ -131,9 +131,9 @@ struct kvd_object {
 	struct kvd_run *runs;
 	uint32_t *crc;
 	/* Of a writable file. */
+	atomic_ullong limit_bytes; /* no lock: the peer raises it in its event loop */
 	pthread_mutex_t grow_lock;
-	uint64_t limit_bytes;
-	uint64_t claimed_bytes; /* by writes in flight */
+	uint64_t claimed_bytes;    /* by writes in flight */
 };
 
 struct kvd_objects {

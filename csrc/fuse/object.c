@@ -180,7 +180,7 @@ static int object_new(const struct kvd_split_object *want, struct kvd_object **o
 	object->mode = want->mode;
 	object->backing_id = want->backing_id;
 	object->writable = want->writable != 0;
-	object->limit_bytes = want->limit_bytes;
+	atomic_init(&object->limit_bytes, want->limit_bytes);
 	object->size_max_bytes = want->size_max_bytes;
 	error = -pthread_mutex_init(&object->grow_lock, NULL);
 	if (error) {
@@ -269,9 +269,7 @@ int kvd_split_object_limit(kvd_split *split, uint64_t node, uint64_t limit_bytes
 
 	if (!object)
 		return -ENOENT;
-	pthread_mutex_lock(&object->grow_lock);
-	object->limit_bytes = limit_bytes;
-	pthread_mutex_unlock(&object->grow_lock);
+	atomic_store(&object->limit_bytes, limit_bytes);
 	kvd_object_put(&split->objects, object);
 	return 0;
 }

@@ -53,7 +53,7 @@ struct kvd_split_event {
 };
 
 struct kvd_split_config {
-	int32_t fuse_fd;          /* not owned */
+	int32_t fuse_fd;          /* not owned; becomes non-blocking */
 	int32_t peer_fd;          /* not owned */
 	uint32_t readers;         /* threads that read fuse_fd */
 	uint32_t io_bytes_max;    /* of one READ or WRITE; also max_write and max_pages */
@@ -99,7 +99,7 @@ struct kvd_split_stats {
 	uint64_t write_bytes;
 	uint64_t asks;
 	uint64_t interrupted;
-	uint64_t late_replies;    /* the peer answered what had been answered or ended */
+	uint64_t late_replies;    /* the peer answered what had been answered or ended, or sent no sound message */
 	uint64_t errors;          /* answers with an error that this file made itself */
 	uint64_t pending;
 	uint64_t objects;
@@ -119,9 +119,9 @@ uint32_t kvd_split_features(const kvd_split *split);
 /* Register a backing file: > 0 its id, or -errno (-EPERM: no CAP_SYS_ADMIN). */
 int kvd_split_backing_open(kvd_split *split, int fd);
 int kvd_split_backing_close(kvd_split *split, int backing_id);
-/* -EEXIST when the node has one. */
+/* -EEXIST: the node has one; -EBADMSG: the file is shorter than its sums say; -EINVAL: also O_DIRECT and writable. */
 int kvd_split_object_add(kvd_split *split, const struct kvd_split_object *object);
-/* Exchange the file behind a DIRECT or CACHED object (promotion while open). */
+/* Exchange the file behind a DIRECT or CACHED object (promotion while open). Waits for I/O in flight on the old one. */
 int kvd_split_object_switch(kvd_split *split, const struct kvd_split_object *object);
 int kvd_split_object_limit(kvd_split *split, uint64_t node, uint64_t limit_bytes);
 /* Waits for I/O in flight on it. */

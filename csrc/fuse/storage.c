@@ -88,6 +88,7 @@ int kvd_storage_claim(struct kvd_object *object, uint64_t offset, uint64_t lengt
 	uint64_t from = kvd_align_down(offset, KVD_BLOCK_BYTES);
 	uint64_t to = kvd_align_up(offset + length, KVD_BLOCK_BYTES);
 	uint64_t growth = to - from;
+	uint64_t limit = atomic_load(&object->limit_bytes);
 	uint64_t used;
 	struct stat st;
 	int error = 0;
@@ -100,12 +101,12 @@ int kvd_storage_claim(struct kvd_object *object, uint64_t offset, uint64_t lengt
 	}
 	used = (uint64_t)st.st_blocks * KVD_STAT_BLOCK_BYTES + object->claimed_bytes;
 	*need = add_saturating(used, growth);
-	if (*need > object->limit_bytes) {
+	if (*need > limit) {
 		growth = count_holes(object, from, to);
 		*need = add_saturating(used, growth);
 	}
-	if (growth > 0 && *need > object->limit_bytes) {
-		error = asked_bytes > object->limit_bytes ? -ENOSPC : -EDQUOT;
+	if (growth > 0 && *need > limit) {
+		error = asked_bytes > limit ? -ENOSPC : -EDQUOT;
 		goto out;
 	}
 	object->claimed_bytes += growth;

@@ -1,0 +1,396 @@
+"""The FUSE split (csrc/fuse/split.h) for the daemon.
+
+How pyfuse3 is set up behind it (``tests/t3_ops/test_split_mount.py`` runs this):
+
+1. Open ``/dev/fuse`` and ``mount(2)`` it with
+   ``fd=N,rootmode=40000,user_id=0,group_id=0,allow_other,default_permissions``. The kernel sends INIT at once; it waits.
+2. ``ours, theirs = socket.socketpair(AF_UNIX, SOCK_SEQPACKET)``, both blocking. Raise SO_SNDBUF of *theirs* (libfuse
+   writes a whole reply as one message).
+3. ``async with Split.open(fuse_fd=..., peer_fd=ours.fileno(), ...)``.
+4. ``pyfuse3.init(operations, f"/dev/fd/{theirs.fileno()}", options)``: libfuse takes the number as it is, so it must
+   stay open until ``pyfuse3.close``, which closes it: let go of it with ``theirs.detach()`` right after init. Mount options
+   belong to step 1; of *options* only ``debug`` has an effect.
+5. ``nursery.start_soon(pyfuse3.main)``. An event INIT tells which features the kernel gave; nothing is served before.
+
+The end: on UNMOUNTED call ``pyfuse3.terminate()``; when ``main`` has returned leave the ``async with`` of the split, then
+``pyfuse3.close(unmount=False)``, then close *ours* and the fuse descriptor. To end while mounted, unmount first (or keep
+the fuse descriptor), ``terminate``, and go on likewise. ``terminate`` must come before *ours* is closed: libfuse takes the
+end of the socket for an error.
+
+While a request is in a handler: add the object before ``open`` or ``create`` returns; remove it when the last ``release``
+came. The answer to ``ASK_GROW`` is ``object_limit`` before ``setxattr`` returns, or a ``FUSEError``.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import enum
+import errno
+import os
+import struct
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import trio
+
+from kvd.fs._split import ffi, lib
+
+if TYPE_CHECKING:
+    import array
+    from collections.abc import AsyncIterator
+    from typing import Self
+
+    Buffer = bytes | bytearray | memoryview | array.array[int]
+
+ASK_GROW: Final = b"/kvd.grow"
+"""Name of the xattr by which the split asks for more storage (KVD_ASK_GROW)."""
+TMPFILE_NAME: Final = b"/kvd.tmpfile"
+"""Name with which FUSE_TMPFILE comes to ``create`` (KVD_NAME_TMPFILE)."""
+
+UNLIMITED: Final = 2**64 - 1
+
+_ASK: Final = struct.Struct("=QQQII")
+_EVENTS_AT_ONCE: Final = 64
+_CRC_BYTES: Final = 4
+_RUN_BYTES: Final = 16
+
+
+class Mode(enum.IntEnum):
+    """How the kernel does I/O on an inode while it is open; the numbers are ``enum kvd_split_mode``."""
+
+    PASSTHROUGH = 1
+    DIRECT = 2
+    CACHED = 3
+
+
+class Feature(enum.IntFlag):
+    """What the kernel can give; the numbers are ``enum kvd_split_feature``."""
+
+    PASSTHROUGH = 1
+    DIRECT_MMAP = 2
+    READDIRPLUS = 4
+    ATOMIC_TRUNC = 8
+
+
+ALL_FEATURES: Final = Feature.PASSTHROUGH | Feature.DIRECT_MMAP | Feature.READDIRPLUS | Feature.ATOMIC_TRUNC
+
+
+class EventKind(enum.IntEnum):
+    """What happened; the numbers are ``enum kvd_split_event_kind``."""
+
+    INIT = 1
+    UNMOUNTED = 2
+    PEER_GONE = 3
+    BAD_PAGE = 4
+    IO_ERROR = 5
+    REFUSED = 6
+
+
+class Opcode(enum.IntEnum):
+    """The requests that ask for storage."""
+
+    WRITE = 16
+    FALLOCATE = 43
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """Something that the daemon has to know.
+
+    Attributes
+    ----------
+    node
+        Of BAD_PAGE and IO_ERROR.
+    value
+        INIT: features; UNMOUNTED and IO_ERROR: errno; BAD_PAGE: the page; REFUSED: the kernel's minor version.
+    """
+
+    kind: EventKind
+    node: int
+    value: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sums:
+    """CRC32C of the pages of a read-only file that hold data; copied when handed over.
+
+    Attributes
+    ----------
+    runs
+        Native-endian uint64, two for each run: first page and count; ascending.
+    crc
+        Native-endian uint32, one for each page of the runs, in their order.
+    """
+
+    page_bytes: int
+    runs: Buffer
+    crc: Buffer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SplitObject:
+    """What the split serves for one node (``struct kvd_split_object``); *fd* is duplicated."""
+
+    node: int
+    mode: Mode
+    fd: int
+    backing_id: int = 0
+    writable: bool = False
+    limit_bytes: int = 0
+    size_max_bytes: int = 2**63 - 1
+    sums: Sums | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GrowAsk:
+    """The value of an ASK_GROW: a writer needs its object to hold *need_bytes* of storage."""
+
+    need_bytes: int
+    offset: int
+    length: int
+    opcode: Opcode
+    mode: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SplitStatistics:
+    """Counters since the start; *pending* and *objects* are of now."""
+
+    requests: int
+    forwarded: int
+    reads: int
+    read_bytes: int
+    writes: int
+    write_bytes: int
+    asks: int
+    interrupted: int
+    late_replies: int
+    errors: int
+    pending: int
+    objects: int
+
+
+def parse_ask(value: bytes) -> GrowAsk:
+    """Read the value of an ASK_GROW.
+
+    Raises
+    ------
+    ValueError
+        If it is not one.
+    """
+    if len(value) != _ASK.size:
+        raise ValueError(f"an ask has {_ASK.size} bytes, not {len(value)}")
+    need_bytes, offset, length, opcode, mode = _ASK.unpack(value)
+    return GrowAsk(need_bytes=need_bytes, offset=offset, length=length, opcode=Opcode(opcode), mode=mode)
+
+
+def _check(result: int, what: str) -> int:
+    if result < 0:
+        raise OSError(-result, f"{what}: {os.strerror(-result)}")
+    return result
+
+
+def _sums_to_c(sums: Sums) -> tuple[Any, list[Any]]:
+    """Return a ``struct kvd_split_sums *`` and what it points to."""
+    runs = memoryview(sums.runs).cast("B")
+    crc = memoryview(sums.crc).cast("B")
+    if len(runs) % _RUN_BYTES or len(crc) % _CRC_BYTES:
+        raise ValueError("runs are pairs of uint64, sums are uint32")
+    pages = sum(runs.cast("Q")[1::2].tolist())
+    if pages * _CRC_BYTES != len(crc):
+        raise ValueError(f"runs of {pages} pages have {len(crc) // _CRC_BYTES} sums")
+    c_runs = ffi.from_buffer("uint64_t[]", runs)
+    c_crc = ffi.from_buffer("uint32_t[]", crc)
+    c_sums = ffi.new(
+        "struct kvd_split_sums *",
+        {"page_bytes": sums.page_bytes, "n_runs": len(runs) // _RUN_BYTES, "runs": c_runs, "crc": c_crc},
+    )
+    return c_sums, [c_runs, c_crc]
+
+
+def _object_to_c(item: SplitObject) -> tuple[Any, list[Any]]:
+    """Return a ``struct kvd_split_object *`` and what has to outlive its use."""
+    sums: Any = ffi.NULL
+    alive: list[Any] = []
+    if item.sums is not None:
+        sums, alive = _sums_to_c(item.sums)
+        alive.append(sums)
+    c_object = ffi.new(
+        "struct kvd_split_object *",
+        {
+            "node": item.node,
+            "mode": item.mode,
+            "fd": item.fd,
+            "backing_id": item.backing_id,
+            "writable": item.writable,
+            "limit_bytes": item.limit_bytes,
+            "size_max_bytes": item.size_max_bytes,
+            "sums": sums,
+        },
+    )
+    return c_object, alive
+
+
+class Split:
+    """A running split. Every method raises `OSError` with the errno of what failed.
+
+    Methods that wait for I/O of the split or for the kernel are async and work in a thread; the others are quick.
+    """
+
+    def __init__(self, pointer: Any, fuse_fd: int, peer_fd: int) -> None:
+        self._pointer: Any = pointer
+        self._fuse_fd = fuse_fd
+        self._peer_fd = peer_fd
+        self._modes: dict[int, Mode] = {}
+
+    @classmethod
+    @contextlib.asynccontextmanager
+    async def open(
+        cls,
+        *,
+        fuse_fd: int,
+        peer_fd: int,
+        readers: int = 2,
+        io_bytes_max: int = 1 << 20,
+        readahead_bytes: int = 8 << 20,
+        background: int = 64,
+        pending_max: int = 4096,
+        features: Feature = ALL_FEATURES,
+    ) -> AsyncIterator[Split]:
+        """Start a split, and stop it at the end: requests in the peer's hands are answered ENOTCONN.
+
+        Parameters
+        ----------
+        fuse_fd, peer_fd
+            Not owned. *fuse_fd* becomes non-blocking.
+        readers
+            Threads that serve the kernel.
+        """
+        config = ffi.new(
+            "struct kvd_split_config *",
+            {
+                "fuse_fd": fuse_fd,
+                "peer_fd": peer_fd,
+                "readers": readers,
+                "io_bytes_max": io_bytes_max,
+                "readahead_bytes": readahead_bytes,
+                "background": background,
+                "pending_max": pending_max,
+                "features": features,
+            },
+        )
+        out = ffi.new("kvd_split **")
+        _check(lib.kvd_split_init(config, out), "split init")
+        split = cls(out[0], fuse_fd, peer_fd)
+        try:
+            _check(lib.kvd_split_start(split._pointer), "split start")
+            yield split
+        finally:
+            with trio.CancelScope(shield=True):
+                await split._close()
+
+    async def _close(self) -> None:
+        pointer = self._live()
+        trio.lowlevel.notify_closing(lib.kvd_split_eventfd(pointer))
+        await trio.to_thread.run_sync(lib.kvd_split_stop, pointer, abandon_on_cancel=False)
+        self._pointer = None
+        lib.kvd_split_fini(pointer)
+
+    def _live(self) -> Any:
+        if self._pointer is None:
+            raise OSError(errno.EBADF, "the split is closed")
+        return self._pointer
+
+    @property
+    def features(self) -> Feature:
+        """What was negotiated; nothing before the event INIT."""
+        return Feature(lib.kvd_split_features(self._live()))
+
+    def backing_open(self, fd: int) -> int:
+        """Register a backing file with the kernel and return its id."""
+        return _check(lib.kvd_split_backing_open(self._live(), fd), "backing open")
+
+    def backing_close(self, backing_id: int) -> None:
+        """Give a backing id back; opens that have it keep the file."""
+        _check(lib.kvd_split_backing_close(self._live(), backing_id), "backing close")
+
+    def object_add(self, item: SplitObject) -> None:
+        """Serve a node from a file. EEXIST: it has one; EBADMSG: the file is shorter than its sums say."""
+        c_object, _alive = _object_to_c(item)
+        _check(lib.kvd_split_object_add(self._live(), c_object), f"object {item.node} add")
+        self._modes[item.node] = item.mode
+
+    async def object_switch(self, item: SplitObject) -> None:
+        """Exchange the file behind a DIRECT or CACHED object, once I/O on the old one has ended."""
+        c_object, _alive = _object_to_c(item)
+        result = await trio.to_thread.run_sync(lib.kvd_split_object_switch, self._live(), c_object)
+        _check(result, f"object {item.node} switch")
+
+    def object_limit(self, node: int, limit_bytes: int) -> None:
+        """Let a file hold *limit_bytes* of storage."""
+        _check(lib.kvd_split_object_limit(self._live(), node, limit_bytes), f"object {node} limit")
+
+    async def object_remove(self, node: int) -> None:
+        """Forget the object of a node, once I/O on it has ended."""
+        if self._modes.pop(node, None) is Mode.PASSTHROUGH:
+            # The kernel does its I/O: there is nothing to wait for, and no thread is spent on each release.
+            result = lib.kvd_split_object_remove(self._live(), node)
+            await trio.lowlevel.checkpoint()
+        else:
+            result = await trio.to_thread.run_sync(lib.kvd_split_object_remove, self._live(), node)
+        _check(result, f"object {node} remove")
+
+    async def invalidate(self, node: int) -> None:
+        """Make the kernel forget data and attributes of a node. Never from within a handler for that node."""
+        _check(await trio.to_thread.run_sync(lib.kvd_split_invalidate, self._live(), node), f"invalidate {node}")
+
+    def pending_events(self) -> list[Event]:
+        """Return what happened since the last call."""
+        out = ffi.new("struct kvd_split_event[]", _EVENTS_AT_ONCE)
+        events: list[Event] = []
+        while count := lib.kvd_split_events(self._live(), out, _EVENTS_AT_ONCE):
+            events += [Event(kind=EventKind(e.kind), node=e.node, value=e.value) for e in out[0:count]]
+        return events
+
+    def events(self) -> SplitEvents:
+        """Return an iterator over events as they come, which ends when the split is closed. For one task at a time."""
+        return SplitEvents(self, lib.kvd_split_eventfd(self._live()))
+
+    def statistics(self) -> SplitStatistics:
+        """Return the counters."""
+        out = ffi.new("struct kvd_split_stats *")
+        lib.kvd_split_stats(self._live(), out)
+        return SplitStatistics(**{name: getattr(out, name) for name in SplitStatistics.__slots__})
+
+    def __repr__(self) -> str:
+        where = f"fuse_fd={self._fuse_fd} peer_fd={self._peer_fd}"
+        if self._pointer is None:
+            return f"<Split {where} closed>"
+        stats = self.statistics()
+        return f"<Split {where} {self.features!r} objects={stats.objects} pending={stats.pending}>"
+
+
+class SplitEvents:
+    """Events of a split, to iterate over; it may be left and come back to."""
+
+    def __init__(self, split: Split, eventfd: int) -> None:
+        self._split = split
+        self._eventfd = eventfd
+        self._waiting: collections.deque[Event] = collections.deque()
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Event:
+        while not self._waiting:
+            try:
+                await trio.lowlevel.wait_readable(self._eventfd)
+            except trio.ClosedResourceError:
+                raise StopAsyncIteration from None
+            os.eventfd_read(self._eventfd)
+            self._waiting.extend(self._split.pending_events())
+        return self._waiting.popleft()
+
+    def __repr__(self) -> str:
+        return f"<SplitEvents of {self._split!r} waiting={len(self._waiting)}>"
