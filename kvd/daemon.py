@@ -25,7 +25,7 @@ from kvd.control import DaemonControl, Features
 from kvd.errors import ExitCode, KvdError, UnavailableError
 from kvd.flush import flush
 from kvd.fs.operations import Operations
-from kvd.fs.split import EventKind, Feature, Split
+from kvd.fs.split import ALL_FEATURES, EventKind, Feature, Split
 from kvd.fs.virtual import Virtual
 from kvd.notify import Notifier
 from kvd.tier.books import Books
@@ -233,7 +233,7 @@ class _Daemon:
         )
 
     def _open_split(self, fuse_fd: int, peer_fd: int) -> AbstractAsyncContextManager[Split]:
-        wanted = ~Feature(0)
+        wanted = ALL_FEATURES
         if self._config.fuse.passthrough == "off" or not self._system.is_admin():
             wanted &= ~Feature.PASSTHROUGH
         return Split.open(fuse_fd=fuse_fd, peer_fd=peer_fd, readers=self._config.fuse.readers, features=wanted)

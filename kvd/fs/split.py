@@ -27,6 +27,7 @@ import collections
 import contextlib
 import enum
 import errno
+import itertools
 import os
 import struct
 from dataclasses import dataclass
@@ -35,13 +36,13 @@ from typing import TYPE_CHECKING, Any, Final
 import trio
 
 from kvd.fs._split import ffi, lib
+from kvd.tier.plane import Mode
 
 if TYPE_CHECKING:
-    import array
     from collections.abc import AsyncIterator
     from typing import Self
 
-    Buffer = bytes | bytearray | memoryview | array.array[int]
+    from kvd.tier.plane import PlaneObject, Sums
 
 ASK_GROW: Final = b"/kvd.grow"
 """Name of the xattr by which the split asks for more storage (KVD_ASK_GROW)."""
@@ -53,15 +54,6 @@ UNLIMITED: Final = 2**64 - 1
 _ASK: Final = struct.Struct("=QQQII")
 _EVENTS_AT_ONCE: Final = 64
 _CRC_BYTES: Final = 4
-_RUN_BYTES: Final = 16
-
-
-class Mode(enum.IntEnum):
-    """How the kernel does I/O on an inode while it is open; the numbers are ``enum kvd_split_mode``."""
-
-    PASSTHROUGH = 1
-    DIRECT = 2
-    CACHED = 3
 
 
 class Feature(enum.IntFlag):
@@ -109,37 +101,6 @@ class Event:
     kind: EventKind
     node: int
     value: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sums:
-    """CRC32C of the pages of a read-only file that hold data; copied when handed over.
-
-    Attributes
-    ----------
-    runs
-        Native-endian uint64, two for each run: first page and count; ascending.
-    crc
-        Native-endian uint32, one for each page of the runs, in their order.
-    """
-
-    page_bytes: int
-    runs: Buffer
-    crc: Buffer
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SplitObject:
-    """What the split serves for one node (``struct kvd_split_object``); *fd* is duplicated."""
-
-    node: int
-    mode: Mode
-    fd: int
-    backing_id: int = 0
-    writable: bool = False
-    limit_bytes: int = 0
-    size_max_bytes: int = 2**63 - 1
-    sums: Sums | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -193,23 +154,19 @@ def _check(result: int, what: str) -> int:
 
 def _sums_to_c(sums: Sums) -> tuple[Any, list[Any]]:
     """Return a ``struct kvd_split_sums *`` and what it points to."""
-    runs = memoryview(sums.runs).cast("B")
-    crc = memoryview(sums.crc).cast("B")
-    if len(runs) % _RUN_BYTES or len(crc) % _CRC_BYTES:
-        raise ValueError("runs are pairs of uint64, sums are uint32")
-    pages = sum(runs.cast("Q")[1::2].tolist())
-    if pages * _CRC_BYTES != len(crc):
-        raise ValueError(f"runs of {pages} pages have {len(crc) // _CRC_BYTES} sums")
-    c_runs = ffi.from_buffer("uint64_t[]", runs)
-    c_crc = ffi.from_buffer("uint32_t[]", crc)
+    pages = sum(count for _, count in sums.runs)
+    if pages * _CRC_BYTES != len(sums.crc):
+        raise ValueError(f"runs of {pages} pages have {len(sums.crc) // _CRC_BYTES} sums")
+    c_runs = ffi.new("uint64_t[]", list(itertools.chain.from_iterable(sums.runs)))
+    c_crc = ffi.from_buffer("uint32_t[]", sums.crc)
     c_sums = ffi.new(
         "struct kvd_split_sums *",
-        {"page_bytes": sums.page_bytes, "n_runs": len(runs) // _RUN_BYTES, "runs": c_runs, "crc": c_crc},
+        {"page_bytes": sums.page_bytes, "n_runs": len(sums.runs), "runs": c_runs, "crc": c_crc},
     )
     return c_sums, [c_runs, c_crc]
 
 
-def _object_to_c(item: SplitObject) -> tuple[Any, list[Any]]:
+def _object_to_c(item: PlaneObject) -> tuple[Any, list[Any]]:
     """Return a ``struct kvd_split_object *`` and what has to outlive its use."""
     sums: Any = ffi.NULL
     alive: list[Any] = []
@@ -307,6 +264,16 @@ class Split:
         """What was negotiated; nothing before the event INIT."""
         return Feature(lib.kvd_split_features(self._live()))
 
+    @property
+    def passthrough(self) -> bool:
+        """Whether the kernel can be given backing files."""
+        return Feature.PASSTHROUGH in self.features
+
+    @property
+    def direct_mmap(self) -> bool:
+        """Whether a direct-I/O file can be mapped shared."""
+        return Feature.DIRECT_MMAP in self.features
+
     def backing_open(self, fd: int) -> int:
         """Register a backing file with the kernel and return its id."""
         return _check(lib.kvd_split_backing_open(self._live(), fd), "backing open")
@@ -315,13 +282,13 @@ class Split:
         """Give a backing id back; opens that have it keep the file."""
         _check(lib.kvd_split_backing_close(self._live(), backing_id), "backing close")
 
-    def object_add(self, item: SplitObject) -> None:
+    def object_add(self, item: PlaneObject) -> None:
         """Serve a node from a file. EEXIST: it has one; EBADMSG: the file is shorter than its sums say."""
         c_object, _alive = _object_to_c(item)
         _check(lib.kvd_split_object_add(self._live(), c_object), f"object {item.node} add")
         self._modes[item.node] = item.mode
 
-    async def object_switch(self, item: SplitObject) -> None:
+    async def object_switch(self, item: PlaneObject) -> None:
         """Exchange the file behind a DIRECT or CACHED object, once I/O on the old one has ended."""
         c_object, _alive = _object_to_c(item)
         result = await trio.to_thread.run_sync(lib.kvd_split_object_switch, self._live(), c_object)

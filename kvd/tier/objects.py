@@ -231,7 +231,7 @@ class Objects:
         live.ddr_fd = self._ddr.create(live.ino)
         with trio.CancelScope(shield=True):
             if live.opens:  # read from NVMe until now; those readers see the new bytes
-                self._plane.object_switch(self._spec(live, live.mode or Mode.DIRECT))
+                await self._plane.object_switch(self._spec(live, live.mode or Mode.DIRECT))
                 self._close_nvme(live)
             if live.tier is not Tier.DDR:
                 with self._catalog.db.transaction():
@@ -250,7 +250,7 @@ class Objects:
             return
         if await self._promote(live):
             if live.nvme_fd >= 0:
-                self._plane.object_switch(self._spec(live, live.mode or Mode.DIRECT))
+                await self._plane.object_switch(self._spec(live, live.mode or Mode.DIRECT))
                 self._close_nvme(live)
             return
         if write:
@@ -356,7 +356,7 @@ class Objects:
         self._store_hits(live)
 
     async def _detach(self, live: Live) -> None:
-        self._plane.object_remove(live.ino)
+        await self._plane.object_remove(live.ino)
         if live.backing_id:
             self._plane.backing_close(live.backing_id)
         live.mode, live.backing_id = None, 0

@@ -42,10 +42,10 @@ class PlaneObject:
     node: int
     mode: Mode
     fd: int
-    writable: bool
+    writable: bool = False
     backing_id: int = 0
     limit_bytes: int = 0
-    size_max_bytes: int = 0
+    size_max_bytes: int = (1 << 63) - 1
     sums: Sums | None = None
 
 
@@ -74,7 +74,7 @@ class DataPlane(Protocol):
         """Serve an inode's bytes."""
         ...
 
-    def object_switch(self, spec: PlaneObject) -> None:
+    async def object_switch(self, spec: PlaneObject) -> None:
         """Exchange the file behind a direct or cached object."""
         ...
 
@@ -82,10 +82,10 @@ class DataPlane(Protocol):
         """Raise or lower what an object may hold."""
         ...
 
-    def object_remove(self, node: int) -> None:
+    async def object_remove(self, node: int) -> None:
         """Stop serving an inode's bytes; after the last release."""
         ...
 
-    def invalidate(self, node: int) -> None:
+    async def invalidate(self, node: int) -> None:
         """Make the kernel forget an inode's attributes and cached bytes. Never from within a handler of that inode."""
         ...

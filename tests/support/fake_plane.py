@@ -39,7 +39,7 @@ class FakePlane:
         self.objects[spec.node] = spec
         self.limits[spec.node] = spec.limit_bytes
 
-    def object_switch(self, spec: PlaneObject) -> None:
+    async def object_switch(self, spec: PlaneObject) -> None:
         assert self.objects[spec.node].mode is spec.mode
         assert spec.mode.name != "PASSTHROUGH", "the kernel keeps one backing file from first open to last release"
         self.objects[spec.node] = spec
@@ -47,8 +47,8 @@ class FakePlane:
     def object_limit(self, node: int, limit_bytes: int) -> None:
         self.limits[node] = limit_bytes
 
-    def object_remove(self, node: int) -> None:
+    async def object_remove(self, node: int) -> None:
         del self.objects[node]
 
-    def invalidate(self, node: int) -> None:
+    async def invalidate(self, node: int) -> None:
         self.invalidated.append(node)

@@ -27,13 +27,11 @@ from kvd.fs.split import (
     EventKind,
     Feature,
     GrowAsk,
-    Mode,
     Opcode,
     Split,
-    SplitObject,
-    Sums,
     parse_ask,
 )
+from kvd.tier.plane import Mode, PlaneObject, Sums
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -87,7 +85,7 @@ class TinyOperations(pyfuse3.Operations):
             if mode is Mode.PASSTHROUGH:
                 self.backing[node] = self.split.backing_open(fd)
             self.split.object_add(
-                SplitObject(node=node, mode=mode, fd=fd, backing_id=self.backing.get(node, 0), writable=True)
+                PlaneObject(node=node, mode=mode, fd=fd, backing_id=self.backing.get(node, 0), writable=True)
             )
         finally:
             os.close(fd)
@@ -277,14 +275,14 @@ async def test_wrapper_without_a_kernel() -> None:
     os.write(fd, b"x" * 8192)
     with kernel, fuse, peer, ours:
         async with Split.open(fuse_fd=fuse.fileno(), peer_fd=ours.fileno()) as split:
-            runs, crc = memoryview(b"\0" * 8 + b"\2" + b"\0" * 7), b"\0" * 8
-            item = SplitObject(node=5, mode=Mode.CACHED, fd=fd, sums=Sums(page_bytes=4096, runs=runs, crc=crc))
+            runs, crc = ((0, 2),), b"\0" * 8
+            item = PlaneObject(node=5, mode=Mode.CACHED, fd=fd, sums=Sums(page_bytes=4096, runs=runs, crc=crc))
             split.object_add(item)
             with pytest.raises(FileExistsError, match="object 5 add"):
                 split.object_add(item)
             with pytest.raises(ValueError, match="2 pages have 1 sums"):
                 split.object_add(
-                    SplitObject(node=6, mode=Mode.CACHED, fd=fd, sums=Sums(page_bytes=4096, runs=runs, crc=crc[:4]))
+                    PlaneObject(node=6, mode=Mode.CACHED, fd=fd, sums=Sums(page_bytes=4096, runs=runs, crc=crc[:4]))
                 )
             await split.object_switch(item)
             assert split.statistics().objects == 1
