@@ -204,6 +204,14 @@ static void test_dense_tables_are_small(void **state)
 	for (uint64_t page = 0; page < 520; page++)
 		assert_ok(map(engine, session, 1, KVD_TIER_NVME, page, 1, 1));
 	assert_true(engine->head->table_bytes <= 5520 * 9);
+	assert_ok(destroy(engine, session));
+	/* Whatever its size, an object costs less than 16 bytes a page, and one node. */
+	for (uint64_t pages = 1; pages < 2000; pages++) {
+		session = session_new(engine, 1);
+		assert_ok(map(engine, session, 0, KVD_TIER_NVME, 0, pages, 1));
+		assert_true(engine->head->table_bytes <= KVD_UNIT_BYTES + pages * 16);
+		assert_ok(destroy(engine, session));
+	}
 	engine_end(engine);
 }
 
