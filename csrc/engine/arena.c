@@ -160,7 +160,7 @@ static void node_push(struct kvd_engine *engine, uint32_t node, uint32_t node_cl
 	engine->head->free_nodes[node_class] = node;
 }
 
-/* A node with any content, or 0. A small one is cut from one of the next class, so all are naturally aligned. */
+/* A node with any content, or 0. A small one is half of one of the next class, so all are naturally aligned. */
 static uint32_t node_take(struct kvd_engine *engine, uint32_t node_class)
 {
 	struct kvd_head *head = engine->head;
@@ -181,8 +181,7 @@ static uint32_t node_take(struct kvd_engine *engine, uint32_t node_class)
 	node = node_take(engine, node_class + 1);
 	if (!node)
 		return 0;
-	for (uint32_t i = KVD_CLASS_RATIO - 1; i > 0; i--)
-		node_push(engine, node + i * units, node_class);
+	node_push(engine, node + units, node_class);
 	return node;
 }
 

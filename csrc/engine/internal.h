@@ -32,11 +32,10 @@
 #define KVD_UNIT_BYTES 64u
 #define KVD_ARENA_BYTES_MAX ((1ull << 32) * KVD_UNIT_BYTES)
 
-/* A node has 8, 64 or 512 entries and so covers the first 8, 64 or all of the places of its level. */
+/* A node has 8, 16, 32 ... or 512 entries and so covers the first 8, 16, 32 ... or all of the places of its level. */
 #define KVD_FANOUT_BITS 9u
 #define KVD_FANOUT (1u << KVD_FANOUT_BITS)
-#define KVD_NODE_CLASSES 3u
-#define KVD_CLASS_RATIO 8u
+#define KVD_NODE_CLASSES 7u
 #define KVD_NODE_BYTES_MAX (KVD_FANOUT * 8u)
 #define KVD_HEIGHT_MAX ((KVD_ENGINE_PAGE_BITS - 1) / KVD_FANOUT_BITS)
 
@@ -126,7 +125,7 @@ struct kvd_head {
 	uint64_t refused;
 	struct kvd_tier tiers[KVD_TIER_COUNT];
 };
-static_assert(sizeof(struct kvd_head) == 752, "no padding");
+static_assert(sizeof(struct kvd_head) == 768, "no padding");
 
 struct kvd_engine {
 	unsigned char *base;
@@ -166,12 +165,12 @@ static inline uint64_t kvd_pte_frame(uint64_t pte)
 
 static inline uint32_t kvd_class_entries(uint32_t node_class)
 {
-	return 8u << (3 * node_class);
+	return 8u << node_class;
 }
 
 static inline uint32_t kvd_class_bytes(uint32_t node_class)
 {
-	return KVD_UNIT_BYTES << (3 * node_class);
+	return KVD_UNIT_BYTES << node_class;
 }
 
 static inline union kvd_entry *kvd_entries(const struct kvd_engine *engine, uint32_t node)

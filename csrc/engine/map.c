@@ -153,8 +153,19 @@ static void translate_leaf(void *context, uint64_t page, union kvd_entry *entrie
 	}
 }
 
+/* The most frequent question, without the recursion of a walk. */
+static void translate_page(const struct kvd_engine *engine, const struct kvd_link *root, uint64_t page,
+			   struct translation *to)
+{
+	union kvd_entry *entry = kvd_table_find(engine, root, page);
+
+	if (entry)
+		translate_leaf(to, page, entry, 1);
+}
+
 uint32_t kvd_op_translate(struct kvd_engine *engine, struct kvd_call *call)
 {
+	const struct kvd_link *root = &call->session->slots[call->cmd.slot];
 	struct translation to = {
 		.out = (void *)call->cmd.buffer,
 		.room = call->cmd.buffer_bytes / sizeof(struct kvd_engine_run),
@@ -163,7 +174,10 @@ uint32_t kvd_op_translate(struct kvd_engine *engine, struct kvd_call *call)
 
 	if (!kvd_range(&call->cmd, &end))
 		return KVD_STATUS_BAD_ARGUMENT;
-	kvd_table_walk(engine, &call->session->slots[call->cmd.slot], call->cmd.first_page, end, translate_leaf, &to);
+	if (call->cmd.count == 1)
+		translate_page(engine, root, call->cmd.first_page, &to);
+	else
+		kvd_table_walk(engine, root, call->cmd.first_page, end, translate_leaf, &to);
 	put_run(&to);
 	call->cpl->result0 = to.found;
 	return to.found <= to.room ? KVD_STATUS_OK : KVD_STATUS_BUFFER_SMALL;

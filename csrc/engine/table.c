@@ -1,7 +1,7 @@
 /*
  * The radix table of a slot: leaves of PTEs, above them nodes of links, 9 bits of the page number a level.
  *
- * A table is as high as its highest page asks, and each node as wide as its highest entry asks (8, 64 or 512), so a
+ * A table is as high as its highest page asks, and each node as wide as its highest entry asks (8 to 512, in powers of two), so a
  * small object costs one small leaf and a sparse one a thin path.
  */
 #include <string.h>

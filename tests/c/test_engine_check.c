@@ -91,7 +91,7 @@ static void test_broken_links(void **state)
 	BREAK(at, root->node, 1, "is no node");
 	BREAK(at, root->height, 0, "the entry of page 0 is bad");
 	BREAK(at, root->height, 9, "is no node");
-	BREAK(at, root->node_class, 3, "is no node");
+	BREAK(at, root->node_class, KVD_NODE_CLASSES, "is no node");
 	BREAK(at, child->node, root->node, "the node of page 512 is no node");
 	BREAK(at, child->height, 1, "the node of page 512 is no node");
 	BREAK(at, child->used, 0, "its link says 0");

@@ -1,4 +1,6 @@
 /* Each command: what it does and everything that it refuses. */
+#include <stdalign.h>
+
 #include "test_engine.h"
 
 #define ALL KVD_PAGES_MAX
@@ -125,6 +127,7 @@ static void test_map_refuses_nonsense(void **state)
 		{.first_page = 0, .count = 1, .blocks = 1, .reserved = 1},
 	};
 	const struct kvd_engine_map_run good = {.first_page = 0, .count = 1, .blocks = 1};
+	alignas(8) unsigned char askew[sizeof(good) + 1];
 	struct kvd_engine_cmd cmd = {.op = KVD_OP_MAP, .session = session, .tier = KVD_TIER_DDR, .count = 1};
 
 	(void)state;
@@ -144,7 +147,8 @@ static void test_map_refuses_nonsense(void **state)
 	cmd.count = UINT64_MAX;
 	assert_status(submit_one(engine, cmd), KVD_STATUS_BAD_ARGUMENT);
 	cmd.count = 1;
-	cmd.buffer++;
+	memcpy(askew + 1, &good, sizeof(good));
+	cmd.buffer = (uintptr_t)(askew + 1);
 	assert_status(submit_one(engine, cmd), KVD_STATUS_BAD_ARGUMENT);
 	cmd.buffer = 8;
 	cmd.buffer_bytes = UINT64_MAX - 7;
@@ -252,6 +256,24 @@ static void test_unmap(void **state)
 	engine_end(engine);
 }
 
+/* Neighbouring pages whose frames have following numbers, in two tiers: each goes back to its own. */
+static void test_unmap_of_mixed_tiers(void **state)
+{
+	kvd_engine *engine = engine_new(&test_config);
+	uint64_t session = session_new(engine, 1);
+
+	(void)state;
+	assert_ok(map(engine, session, 1, KVD_TIER_NVME, 0, 1, 1));
+	assert_ok(map(engine, session, 0, KVD_TIER_DDR, 0, 1, 1));
+	assert_ok(map(engine, session, 0, KVD_TIER_NVME, 1, 1, 1));
+	assert_int_equal(one_run(engine, session, 0, 0, 1).first_frame + 1,
+			 one_run(engine, session, 0, 1, 1).first_frame);
+	assert_int_equal(unmap(engine, session, 0, 0, ALL).result0, 2);
+	assert_int_equal(tier_info(engine, KVD_TIER_DDR).used_frames, 0);
+	assert_int_equal(tier_info(engine, KVD_TIER_NVME).used_frames, 1);
+	engine_end(engine);
+}
+
 static void test_translate(void **state)
 {
 	kvd_engine *engine = engine_new(&test_config);
@@ -322,6 +344,7 @@ int main(void)
 		cmocka_unit_test(test_map_keeps_the_books),
 		cmocka_unit_test(test_resize_keeps_promises),
 		cmocka_unit_test(test_unmap),
+		cmocka_unit_test(test_unmap_of_mixed_tiers),
 		cmocka_unit_test(test_translate),
 		cmocka_unit_test(test_query_refusals),
 	};

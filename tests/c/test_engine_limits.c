@@ -127,6 +127,21 @@ static void test_frames_run_out(void **state)
 	engine_end(engine);
 }
 
+/* What is mapped together stays together: holes are used only when there is nothing behind. */
+static void test_frames_come_in_runs(void **state)
+{
+	kvd_engine *engine = engine_new(&test_config);
+	uint64_t session = session_new(engine, 1);
+
+	(void)state;
+	assert_ok(map(engine, session, 0, KVD_TIER_DDR, 0, 1000, 1));
+	for (uint64_t page = 0; page < 1000; page += 2)
+		assert_int_equal(unmap(engine, session, 0, page, 1).result0, 1);
+	assert_ok(map(engine, session, 1, KVD_TIER_DDR, 0, 500, 1));
+	assert_int_equal(one_run(engine, session, 1, 0, ALL).count, 500);
+	engine_end(engine);
+}
+
 static void test_frames_of_one_word(void **state)
 {
 	struct kvd_engine_config config = test_config;
@@ -189,6 +204,14 @@ static void test_dense_tables_are_small(void **state)
 	for (uint64_t page = 0; page < 520; page++)
 		assert_ok(map(engine, session, 1, KVD_TIER_NVME, page, 1, 1));
 	assert_true(engine->head->table_bytes <= 5520 * 9);
+	assert_ok(destroy(engine, session));
+	/* Whatever its size, an object costs less than 16 bytes a page, and one node. */
+	for (uint64_t pages = 1; pages < 2000; pages++) {
+		session = session_new(engine, 1);
+		assert_ok(map(engine, session, 0, KVD_TIER_NVME, 0, pages, 1));
+		assert_true(engine->head->table_bytes <= KVD_UNIT_BYTES + pages * 16);
+		assert_ok(destroy(engine, session));
+	}
 	engine_end(engine);
 }
 
@@ -260,6 +283,7 @@ int main(void)
 		cmocka_unit_test(test_sessions_run_out),
 		cmocka_unit_test(test_arena_runs_out),
 		cmocka_unit_test(test_frames_run_out),
+		cmocka_unit_test(test_frames_come_in_runs),
 		cmocka_unit_test(test_frames_of_one_word),
 		cmocka_unit_test(test_sparse_tables_are_thin),
 		cmocka_unit_test(test_dense_tables_are_small),

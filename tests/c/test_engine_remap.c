@@ -118,13 +118,13 @@ static void test_remap_refuses_nonsense(void **state)
 	engine_end(engine);
 }
 
-/* Five distant pieces, each over the edge of a middle-sized leaf; false: the arena is too small for them. */
+/* Five distant pieces, each over the edge of a half-sized leaf; false: the arena is too small for them. */
 static bool map_pieces(kvd_engine *engine, uint64_t session)
 {
 	struct kvd_engine_map_run runs[5];
 
 	for (uint64_t i = 0; i < 5; i++)
-		runs[i] = (struct kvd_engine_map_run){.first_page = (i << 20) + 60, .count = 10, .blocks = 1};
+		runs[i] = (struct kvd_engine_map_run){.first_page = (i << 20) + 250, .count = 10, .blocks = 1};
 	return map_runs(engine, session, LIVE, KVD_TIER_DDR, runs, 5, 0).status == KVD_STATUS_OK;
 }
 
