@@ -10,22 +10,21 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import trio
-from kvdriver import BLOCK_BYTES, Tier
 
 from kvd.api.backend import Entry, Fault, FeatureOff, Status, Step, TierUsage
 from kvd.errors import BusyError, DamagedError, KvdError, NoSpaceError, NotFoundError
 from kvd.version import VERSION
+from kvdriver import BLOCK_BYTES, Tier
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-
-    from kvdriver import Device
 
     from kvd.catalog.catalog import Catalog
     from kvd.catalog.records import Inode
     from kvd.config import Config
     from kvd.tier.books import Books
     from kvd.tier.objects import Objects
+    from kvdriver import Device
 
 FAULTS_SHOWN = 20
 
@@ -63,13 +62,15 @@ class DaemonControl:
     async def status(self) -> Status:
         """Return the daemon's state."""
         features = self._features()
-        lives = list(self._objects.lives.values())
+        lives = list(self._objects.lives.by_ino.values())
         faults = self._faults()
         damaged = self._catalog.placements.count_damaged()
         reasons = [f"{damaged} quarantined object{'s' if damaged > 1 else ''}"] if damaged else []
         tiers = (await self._usage(Tier.DDR), await self._usage(Tier.NVME))
         reasons += [
-            f"{tier.tier} tier is full" for tier in tiers if tier.used_bytes + tier.reserved_bytes >= tier.capacity_bytes
+            f"{tier.tier} tier is full"
+            for tier in tiers
+            if tier.used_bytes + tier.reserved_bytes >= tier.capacity_bytes
         ]
         return Status(
             state="degraded" if reasons else "ok",
@@ -83,7 +84,7 @@ class DaemonControl:
             features=features.on,
             features_off=features.off,
             tiers=tiers,
-            objects=len(self._objects.sessions),
+            objects=len(self._objects.lives.sessions),
             leased=sum(1 for live in lives if live.opens),
             pinned=self._catalog.placements.count_pinned(),
             dirty=sum(1 for _ in self._objects.dirty()),
@@ -102,14 +103,14 @@ class DaemonControl:
         info = await self._books.tier(tier)
         ddr = tier is Tier.DDR
         capacity_bytes = info.capacity_blocks * BLOCK_BYTES
-        resident = sum(1 for live in self._objects.lives.values() if live.tier is Tier.DDR)
+        resident = sum(1 for live in self._objects.lives.by_ino.values() if live.tier is Tier.DDR)
         return TierUsage(
             tier=tier.name.lower(),
             budget_bytes=self._config.ddr.budget_bytes if ddr else capacity_bytes,
             capacity_bytes=capacity_bytes,
             used_bytes=info.used_blocks * BLOCK_BYTES,
             reserved_bytes=info.reserved_blocks * BLOCK_BYTES,
-            objects=resident if ddr else len(self._objects.sessions) - resident,
+            objects=resident if ddr else len(self._objects.lives.sessions) - resident,
             path=str(self._config.ddr.path) if ddr else ", ".join(map(str, self._config.nvme.dirs)),
         )
 
@@ -125,7 +126,7 @@ class DaemonControl:
                 "opens": live.opens,
                 "idle_s": round(now_s - live.last_use_s, 3),
             }
-            for live in self._objects.lives.values()
+            for live in self._objects.lives.by_ino.values()
         ]
 
     async def entries(self, path: bytes) -> list[Entry]:
@@ -149,7 +150,7 @@ class DaemonControl:
             raise KvdError(f"{os.fsdecode(path)}: {error.strerror}") from error
 
     def _entry(self, path: bytes, inode: Inode) -> Entry:
-        written = self._objects.attributes(inode.ino)
+        written = self._objects.lives.attributes(inode.ino)
         common = {
             "path": path,
             "kind": _kind(inode.mode),
@@ -164,7 +165,7 @@ class DaemonControl:
             return Entry(**common)  # type: ignore[arg-type]
         placement = self._catalog.placements.get(inode.ino)
         copy = self._catalog.placements.copy(inode.ino)
-        live = self._objects.peek(inode.ino)
+        live = self._objects.lives.peek(inode.ino)
         return Entry(
             **common,  # type: ignore[arg-type]
             tier=Tier(placement.tier).name.lower(),
@@ -174,7 +175,7 @@ class DaemonControl:
             opens=live.opens if live else 0,
             hits=live.hits if live else placement.hits,
             idle_s=round(trio.current_time() - live.last_use_s, 3) if live else None,
-            stored_bytes=self._objects.held_blocks(inode.ino) * BLOCK_BYTES,
+            stored_bytes=self._objects.lives.held_blocks(inode.ino) * BLOCK_BYTES,
         )
 
     # -- moving --------------------------------------------------------------------------------------------------
@@ -193,9 +194,7 @@ class DaemonControl:
             yield step
         await self._catalog.db.sync()
 
-    async def _each(
-        self, paths: Sequence[bytes], operation: Callable[[int], Awaitable[int]]
-    ) -> AsyncIterator[Step]:
+    async def _each(self, paths: Sequence[bytes], operation: Callable[[int], Awaitable[int]]) -> AsyncIterator[Step]:
         inos = list(dict.fromkeys(f.ino for path in paths for f in self._files(path)))
         for done, ino in enumerate(inos, start=1):
             path = self._catalog.names.path(ino) or b""

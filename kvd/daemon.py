@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, assert_never
 
 import pyfuse3
 import trio
-from kvdriver import BLOCK_BYTES, InProcessDevice, Tier
 
 from kvd import log, mount
 from kvd.api.app import serve
@@ -34,9 +33,10 @@ from kvd.tier.mover import Mover
 from kvd.tier.nvme import NvmeStore
 from kvd.tier.objects import Objects
 from kvd.tier.recovery import Recovery
+from kvdriver import BLOCK_BYTES, InProcessDevice, Tier
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import AsyncIterator, Iterator
     from contextlib import AbstractAsyncContextManager
     from pathlib import Path
 
@@ -92,7 +92,7 @@ class _Daemon:
                 nursery.cancel_scope.cancel()
         return self._status
 
-    async def _listen(self, signals: trio.abc.ReceiveChannel[int]) -> None:
+    async def _listen(self, signals: AsyncIterator[int]) -> None:
         """Stop at the first signal, give up the flush at the second."""
         async for number in signals:
             if self._stop.is_set():
@@ -118,9 +118,7 @@ class _Daemon:
         device = self._open_device(nvme)
         stack.callback(device.close)
         books = Books(device)
-        mover = await stack.enter_async_context(
-            Mover.open(page_bytes=PAGE_BYTES, deadline_s=config.nvme.deadline_s)
-        )
+        mover = await stack.enter_async_context(Mover.open(page_bytes=PAGE_BYTES, deadline_s=config.nvme.deadline_s))
         recovered = await Recovery(catalog, books, ddr, nvme).run()
         mounted = mount.mount_fuse(self._system, config)
         stack.callback(os.close, mounted.fd)
@@ -130,7 +128,7 @@ class _Daemon:
         stack.enter_context(ours)
         split = await stack.enter_async_context(self._open_split(mounted.fd, ours.fileno()))
         objects = Objects(config, catalog, books, ddr, nvme, mover, split)
-        objects.adopt(recovered.sessions, recovered.resident)
+        objects.lives.adopt(recovered.sessions, recovered.resident)
         await objects.room.resize_nvme()
         control = DaemonControl(config, catalog, objects, books, device, lambda: self._features(split))
         virtual = Virtual(control.status, control.sessions)
@@ -194,7 +192,7 @@ class _Daemon:
 
     async def _flush(self, catalog: Catalog, objects: Objects) -> None:
         with trio.move_on_after(RELEASE_S):
-            while any(live.opens for live in objects.lives.values()):
+            while any(live.opens for live in objects.lives.by_ino.values()):
                 await trio.sleep(RELEASE_POLL_S)
         result = await flush(objects, flush_s=self._config.daemon.flush_s, notifier=self._notifier)
         await catalog.db.sync()

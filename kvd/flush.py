@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import trio
-from kvdriver import Tier
 
 from kvd import log
 from kvd.errors import BusyError, KvdError
+from kvdriver import Tier
 
 if TYPE_CHECKING:
     from kvd.notify import Notifier
@@ -39,9 +39,11 @@ async def flush(objects: Objects, *, flush_s: float, notifier: Notifier) -> Flus
 
     What has a writer to the end is not sealed: it stays what its last fsync made it.
     """
-    inos = [live.ino for live in objects.lives.values() if live.tier is Tier.DDR and live.sealed and not live.damaged]
+    inos = [
+        live.ino for live in objects.lives.by_ino.values() if live.tier is Tier.DDR and live.sealed and not live.damaged
+    ]
     result = Flushed(total=len(inos))
-    unsealed = sum(1 for live in objects.lives.values() if not live.sealed)
+    unsealed = sum(1 for live in objects.lives.by_ino.values() if not live.sealed)
     if unsealed:
         logger.info("objects with a writer keep what their last fsync made durable", objects=unsealed)
     send, receive = trio.open_memory_channel[int](len(inos))

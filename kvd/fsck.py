@@ -11,7 +11,6 @@ import stat
 from typing import TYPE_CHECKING
 
 import trio
-from kvdriver import Tier
 
 from kvd.catalog.catalog import Catalog
 from kvd.catalog.schema import ROOT_INO
@@ -19,6 +18,7 @@ from kvd.errors import DamagedError
 from kvd.tier.ddr import DdrStore
 from kvd.tier.mover import Mover
 from kvd.tier.nvme import NvmeStore
+from kvdriver import Tier
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -94,7 +94,7 @@ def _objects(catalog: Catalog) -> Iterator[str]:
             yield f"object {placement.ino}: is on NVMe without a current copy"
         if placement.tier == Tier.NVME and copy and copy.size != catalog.names.inode(placement.ino).size:
             yield f"object {placement.ino}: its copy has another size"
-        if copy and len(catalog.placements.sums(placement.ino)) != 4 * copy.pages:  # noqa: PLR2004
+        if copy and len(catalog.placements.sums(placement.ino)) != 4 * copy.pages:
             yield f"object {placement.ino}: has not one checksum a page"
 
 

@@ -50,7 +50,7 @@ class PrivateKvd:
         self.nvme_dirs = [self.root / f"nvme{index}" for index in range(nvme_dirs)]
         self.ddr = self.root / "ddr"
         if os.geteuid() != 0:
-            self.ddr = Path(tempfile.mkdtemp(prefix="kvd-", dir="/dev/shm"))  # noqa: S108
+            self.ddr = Path(tempfile.mkdtemp(prefix="kvd-", dir="/dev/shm"))
         self.settings: dict[str, dict[str, Any]] = {
             "daemon": {"mount": self.mount, "state": self.root / "state", "socket": self.socket, "flush": "30s"},
             "ddr": {"path": self.ddr, "budget": "256MiB", "burst": "64MiB"},

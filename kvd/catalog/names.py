@@ -135,7 +135,7 @@ class Names:
 
     # -- making --------------------------------------------------------------------------------------------------
 
-    def make(  # noqa: PLR0913
+    def make(
         self,
         parent: int,
         name: bytes | None,
@@ -223,7 +223,7 @@ class Names:
 
     # -- renaming ------------------------------------------------------------------------------------------------
 
-    def rename(  # noqa: PLR0913
+    def rename(
         self, parent_old: int, name_old: bytes, parent_new: int, name_new: bytes, flags: int, now_ns: int
     ) -> Inode | None:
         """Rename; return the inode that lost its name to it, as it is now, or None."""
@@ -255,10 +255,8 @@ class Names:
                 self._links(parent_new, 1, now_ns)
             return target
 
-    def _exchange(
-        self, one: tuple[int, bytes, Inode], other: tuple[int, bytes, Inode | None], now_ns: int
-    ) -> None:
-        parent_one, name_one, inode_one = one
+    def _exchange(self, one: tuple[int, bytes, Inode], other: tuple[int, bytes, Inode | None], now_ns: int) -> None:
+        parent_one, _, inode_one = one
         parent_other, name_other, inode_other = other
         if inode_other is None:
             raise fail(errno.ENOENT, name_other)

@@ -99,7 +99,7 @@ class Placements:
 
     def put_copy(self, copy: Copy, sums: bytes) -> None:
         """Store a copy that is durable, in the place of an older one."""
-        assert len(sums) == 4 * copy.pages  # noqa: PLR2004
+        assert len(sums) == 4 * copy.pages
         self._db.execute(
             "INSERT OR REPLACE INTO copy VALUES(?,?,?,?,?,?,?,?)",
             (
@@ -149,9 +149,7 @@ class Placements:
 
 def _placement(row: tuple[Any, ...]) -> Placement:
     ino, tier, sealed, pinned, hits, damaged = row
-    return Placement(
-        ino=ino, tier=tier, sealed=bool(sealed), pinned=bool(pinned), hits=hits, damaged=bool(damaged)
-    )
+    return Placement(ino=ino, tier=tier, sealed=bool(sealed), pinned=bool(pinned), hits=hits, damaged=bool(damaged))
 
 
 def _copy(row: tuple[Any, ...]) -> Copy:

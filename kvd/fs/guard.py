@@ -18,7 +18,7 @@ import trio
 from kvd.errors import KvdError
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Callable, Coroutine
 
 log = structlog.get_logger(__name__)
 
@@ -40,7 +40,7 @@ def errno_of(error: BaseException) -> int | None:
     return None
 
 
-def guarded(handler: Callable[P, Awaitable[R]]) -> Callable[P, Awaitable[R]]:
+def guarded(handler: Callable[P, Coroutine[Any, Any, R]]) -> Callable[P, Coroutine[Any, Any, R]]:
     """Wrap a handler method of pyfuse3's Operations."""
 
     @functools.wraps(handler)

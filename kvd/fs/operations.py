@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 
 import pyfuse3
 import trio
-from kvdriver import BLOCK_BYTES, Tier
 
 from kvd.catalog.names import NAME_BYTES_MAX, fail
 from kvd.fs import attributes
@@ -23,6 +22,7 @@ from kvd.fs.guard import guarded
 from kvd.fs.split import ASK_GROW, TMPFILE_NAME, parse_ask
 from kvd.fs.virtual import FOLDER, FOLDER_INO, is_virtual
 from kvd.fs.xattrs import Xattrs
+from kvdriver import BLOCK_BYTES, Tier
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -41,9 +41,7 @@ LISTING_BATCH = 256
 class Operations(pyfuse3.Operations):
     """The request handlers."""
 
-    def __init__(
-        self, catalog: Catalog, objects: Objects, books: Books, virtual: Virtual, *, objects_max: int
-    ) -> None:
+    def __init__(self, catalog: Catalog, objects: Objects, books: Books, virtual: Virtual, *, objects_max: int) -> None:
         super().__init__()
         self._catalog = catalog
         self._names = catalog.names
@@ -116,7 +114,7 @@ class Operations(pyfuse3.Operations):
         data.f_blocks = sum(tier.capacity_blocks for tier in tiers)
         data.f_bfree = data.f_bavail = sum(tier.free_blocks for tier in tiers)
         data.f_files = self._objects_max
-        data.f_ffree = data.f_favail = max(0, self._objects_max - len(self._objects.sessions))
+        data.f_ffree = data.f_favail = max(0, self._objects_max - len(self._objects.lives.sessions))
         data.f_namemax = NAME_BYTES_MAX
         return data
 
@@ -138,7 +136,7 @@ class Operations(pyfuse3.Operations):
                     return
         after = max(0, start_id - FIRST_COOKIE)
         while batch := self._listing(fh, after):
-            for after, name, inode in batch:  # noqa: B020
+            for after, name, inode in batch:
                 if not pyfuse3.readdir_reply(token, name, self._entry(inode), after + FIRST_COOKIE):
                     return
                 self._lookups[inode.ino] = self._lookups.get(inode.ino, 0) + 1
@@ -158,7 +156,7 @@ class Operations(pyfuse3.Operations):
         """Close a directory."""
 
     @guarded
-    async def fsyncdir(self, fh: int, datasync: bool) -> None:  # noqa: FBT001
+    async def fsyncdir(self, fh: int, datasync: bool) -> None:
         """Make names durable."""
         await self._catalog.db.sync()
 
@@ -219,7 +217,7 @@ class Operations(pyfuse3.Operations):
         target: bytes | None = None,
     ) -> Inode:
         self._refuse_virtual(parent, name)
-        if stat.S_ISREG(mode) and len(self._objects.sessions) >= self._objects_max:
+        if stat.S_ISREG(mode) and len(self._objects.lives.sessions) >= self._objects_max:
             raise fail(errno.ENOSPC, name)
         with self._catalog.db.transaction():
             inode = self._names.make(
@@ -263,9 +261,7 @@ class Operations(pyfuse3.Operations):
         """Rename, replacing what is there."""
         self._refuse_virtual(parent_inode_old, name_old)
         self._refuse_virtual(parent_inode_new, name_new)
-        lost = self._names.rename(
-            parent_inode_old, name_old, parent_inode_new, name_new, flags, time.time_ns()
-        )
+        lost = self._names.rename(parent_inode_old, name_old, parent_inode_new, name_new, flags, time.time_ns())
         if lost is not None:
             await self._delete_if_unused(lost.ino)
 
@@ -364,7 +360,7 @@ class Operations(pyfuse3.Operations):
         await self._delete_if_unused(ino)
 
     @guarded
-    async def fsync(self, fh: int, datasync: bool) -> None:  # noqa: FBT001
+    async def fsync(self, fh: int, datasync: bool) -> None:
         """Make a file durable on NVMe."""
         ino, _ = self._handles[fh]
         if not is_virtual(ino):
@@ -385,8 +381,8 @@ class Operations(pyfuse3.Operations):
             return attributes.entry(inode, held_bytes=0)
         return attributes.entry(
             inode,
-            held_bytes=self._objects.held_blocks(inode.ino) * BLOCK_BYTES,
-            written=self._objects.attributes(inode.ino),
+            held_bytes=self._objects.lives.held_blocks(inode.ino) * BLOCK_BYTES,
+            written=self._objects.lives.attributes(inode.ino),
         )
 
     def _known(self, inode: Inode) -> pyfuse3.EntryAttributes:

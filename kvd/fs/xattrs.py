@@ -7,9 +7,8 @@ import os
 import time
 from typing import TYPE_CHECKING
 
-from kvdriver import Tier
-
 from kvd.catalog.names import fail
+from kvdriver import Tier
 
 if TYPE_CHECKING:
     from kvd.catalog.catalog import Catalog
@@ -40,7 +39,7 @@ class Xattrs:
 
     def _tell(self, ino: int, name: bytes) -> bytes:
         placement = self._catalog.placements.get(ino)
-        live = self._objects.peek(ino)
+        live = self._objects.lives.peek(ino)
         match name.removeprefix(OWN):
             case b"tier":
                 return Tier(placement.tier).name.lower().encode()

@@ -10,6 +10,9 @@ import os
 from typing import TYPE_CHECKING
 
 import structlog
+
+from kvd.tier.extents import total_blocks
+from kvd.tier.live import LIVE_SLOT
 from kvdriver import (
     EngineError,
     Lease,
@@ -27,13 +30,9 @@ from kvdriver import (
     Unmap,
 )
 
-from kvd.tier.extents import total_blocks
-from kvd.tier.live import LIVE_SLOT
-
 if TYPE_CHECKING:
-    from kvdriver import Device
-
     from kvd.tier.live import Live
+    from kvdriver import Device
 
 log = structlog.get_logger(__name__)
 
@@ -162,9 +161,7 @@ class Books:
         """Move the live pages to the frames of the copy; the DDR frames are free."""
         if charges:
             await self._device.run(
-                Remap(
-                    session=live.session, slot=LIVE_SLOT, tier=Tier.NVME, other_slot=live.copy_slot, take=True
-                )
+                Remap(session=live.session, slot=LIVE_SLOT, tier=Tier.NVME, other_slot=live.copy_slot, take=True)
             )
         live.tier = Tier.NVME
         live.mapped_blocks = total_blocks(charges)

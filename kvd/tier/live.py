@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import trio
+
 from kvdriver import Tier
 
 if TYPE_CHECKING:

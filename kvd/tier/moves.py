@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING
 
 import structlog
 import trio
-from kvdriver import Tier
 
 from kvd.catalog.records import Copy
 from kvd.errors import DamagedError, NotFoundError
 from kvd.tier.extents import copy_charges, data_extents, page_runs
 from kvd.tier.mover import ChecksumError
+from kvdriver import Tier
 
 if TYPE_CHECKING:
     from kvd.catalog.catalog import Catalog

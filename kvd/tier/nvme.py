@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 import structlog
 import trio
-from kvdriver import BLOCK_BYTES
 
 from kvd.errors import ConfigError
+from kvdriver import BLOCK_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import structlog
-from kvdriver import Tier
 
 from kvd.tier.extents import copy_charges, data_extents, ddr_charges, total_blocks
 from kvd.tier.live import COPY_SLOTS, LIVE_SLOT
+from kvdriver import Tier
 
 if TYPE_CHECKING:
     from kvd.catalog.catalog import Catalog
@@ -173,9 +173,7 @@ class Recovery:
     async def _sweep(self, copies: dict[int, Copy]) -> None:
         """Remove files that belong to nothing that was found."""
         sessions = self._found.sessions
-        known = {
-            (copy.dir_index, copy.ino, copy.gen) for copy in copies.values() if copy.ino in sessions
-        }
+        known = {(copy.dir_index, copy.ino, copy.gen) for copy in copies.values() if copy.ino in sessions}
         resident = self._found.resident
         for dir_index, ino, gen in self._files.keys() - known:
             self._nvme.file(dir_index, ino, gen).unlink(missing_ok=True)

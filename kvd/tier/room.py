@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import structlog
 import trio
-from kvdriver import BLOCK_BYTES, Tier
 
 from kvd.policy.demotion import Candidate, excess_blocks, victims
+from kvdriver import BLOCK_BYTES, Tier
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -174,7 +174,5 @@ class Room:
     async def resize_nvme(self) -> None:
         """Tell the engine what the NVMe directories can hold now."""
         used = (await self._books.tier(Tier.NVME)).used_blocks
-        blocks = await trio.to_thread.run_sync(
-            self._nvme.capacity_blocks, used, self._nvme_config.capacity_bytes
-        )
+        blocks = await trio.to_thread.run_sync(self._nvme.capacity_blocks, used, self._nvme_config.capacity_bytes)
         await self._books.resize(Tier.NVME, blocks)

@@ -18,7 +18,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -28,7 +27,12 @@ from rich.table import Table
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "scripts"))
 
+from typing import TYPE_CHECKING
+
 from private_kvd import PrivateKvd
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 ROUNDS = 7
 COLD_ROUNDS = 5
@@ -147,7 +151,7 @@ def main() -> None:
     """Measure, print the table and the BENCH line."""
     if os.geteuid() != 0:
         sys.exit("bench: needs root, to drop the page cache and for FUSE passthrough")
-    plain = Path(tempfile.mkdtemp(prefix="kvd-bench-", dir="/dev/shm"))  # noqa: S108
+    plain = Path(tempfile.mkdtemp(prefix="kvd-bench-", dir="/dev/shm"))
     try:
         with PrivateKvd({"ddr": {"budget": "1536MiB", "burst": "128MiB", "idle": "1h"}}) as kvd:
             kvd.start()

@@ -5,11 +5,7 @@ from __future__ import annotations
 import os
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
-
-from kvdriver import BLOCK_BYTES, InProcessDevice, Tier
-from support.fake_plane import FakePlane
 
 from kvd.catalog.catalog import Catalog
 from kvd.catalog.schema import ROOT_INO
@@ -20,9 +16,12 @@ from kvd.tier.mover import Mover
 from kvd.tier.nvme import NvmeStore
 from kvd.tier.objects import Objects
 from kvd.tier.recovery import Recovered, Recovery
+from kvdriver import BLOCK_BYTES, InProcessDevice, Tier
+from support.fake_plane import FakePlane
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
+    from pathlib import Path
 
 PAGE_BYTES = 65536
 MIB = 1 << 20
@@ -117,7 +116,7 @@ async def tiers_at(root: Path, *, plane: FakePlane | None = None, **settings: ob
             nvme = NvmeStore(config.nvme.dirs, uuid=catalog.db.uuid, reserve_bytes=0, direct=True)
             recovered = await Recovery(catalog, books, ddr, nvme).run()
             objects = Objects(config, catalog, books, ddr, nvme, mover, plane)
-            objects.adopt(recovered.sessions, recovered.resident)
+            objects.lives.adopt(recovered.sessions, recovered.resident)
             await objects.room.resize_nvme()
             await books.resize(Tier.DDR, config.ddr.budget_bytes // BLOCK_BYTES)
             yield Tiers(

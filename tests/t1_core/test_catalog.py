@@ -33,9 +33,8 @@ def make(catalog, parent, name, mode=FILE, **more):
 
 
 def refused(code, call, *args, **more):
-    with pytest.raises(OSError) as info:
+    with pytest.raises(OSError, match=f"Errno {code}\\]"):
         call(*args, **more)
-    assert info.value.errno == code, info.value
 
 
 def test_root_is_a_sticky_directory_for_everybody(catalog):
@@ -165,9 +164,13 @@ def test_a_copy_comes_back_as_it_was_put(catalog):
 
 
 def test_transactions_are_all_or_nothing(catalog):
-    with pytest.raises(ZeroDivisionError), catalog.db.transaction():
-        make(catalog, ROOT_INO, b"f")
-        _ = 1 / 0
+    def half_done():
+        with catalog.db.transaction():
+            make(catalog, ROOT_INO, b"f")
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        half_done()
     assert catalog.names.lookup(ROOT_INO, b"f") is None
 
 

@@ -1,13 +1,14 @@
 """Holes to pages and blocks: against a count of 4 KiB blocks, one by one."""
 
+import itertools
 import os
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kvdriver import BLOCK_BYTES
 
 from kvd.tier.extents import copy_charges, data_extents, ddr_charges, page_runs, total_blocks
+from kvdriver import BLOCK_BYTES
 
 PAGE_BYTES = 65536
 PAGE_BLOCKS = PAGE_BYTES // BLOCK_BYTES
@@ -43,7 +44,7 @@ def test_every_block_is_charged_once_to_its_page(blocks, size):
     assert charged == expected
     runs = page_runs(extents, PAGE_BYTES)
     assert [page for first, count in runs for page in range(first, first + count)] == sorted(expected)
-    assert all(a[0] + a[1] < b[0] for a, b in zip(runs, runs[1:], strict=False)), "runs are merged"
+    assert all(a[0] + a[1] < b[0] for a, b in itertools.pairwise(runs)), "runs are merged"
 
 
 def test_a_copy_is_charged_whole_pages_and_a_short_tail():

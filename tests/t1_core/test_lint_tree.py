@@ -46,13 +46,17 @@ C_FUNCTION = "static int f(int a,\n\t     int b)\n{\n" + "\tb++;\n" * 67 + "}\n"
         (
             "csrc/engine/a.c",
             "int f(void)\n{\n}\n",
-            "csrc/engine/a.c:1: f is visible to all but has not the prefix kvd_engine_",
+            "csrc/engine/a.c:1: f is visible to all but does not begin with kvd_",
         ),
-        ("csrc/engine/a.c", "int kvd_mover_f(void)\n{\n}\n", "csrc/engine/a.c:1: kvd_mover_f is visible to all but"),
+        (
+            "csrc/engine/a.c",
+            "int kvd_mover_f(void)\n{\n}\n",
+            "csrc/engine/a.c:1: kvd_mover_f: kvd_mover_ lives in csrc/mover",
+        ),
         (
             "csrc/fuse/a.c",
             "char *\nf(void)\n{\n}\n",
-            "csrc/fuse/a.c:2: f is visible to all but has not the prefix kvd_split_",
+            "csrc/fuse/a.c:2: f is visible to all but does not begin with kvd_",
         ),
         ("csrc/other/a.c", "static int f(void)\n{\n}\n", "csrc/other/a.c:1: component other has no prefix"),
         ("kvd/errors.py", "from kvd import log\n", "kvd/errors.py:1: kvd.errors imports upwards: kvd.log\n"),

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 import trio
-from kvdriver import BLOCK_BYTES, Tier
-from support.fake_plane import FakePlane
-from support.tiers import MIB, PAGE_BYTES, tiers_at
 
 from kvd.errors import BusyError, DamagedError, NoSpaceError, NotFoundError
 from kvd.tier.plane import Mode
+from kvdriver import BLOCK_BYTES, Tier
+from support.fake_plane import FakePlane
+from support.tiers import MIB, PAGE_BYTES, tiers_at
 
 random_bytes = random.Random(1).randbytes
 
@@ -283,7 +283,7 @@ async def test_unlinked_objects_live_until_released(root):
         await tiers.objects.release(ino, write=False)
         await tiers.objects.discard(ino)
         assert await tiers.used_blocks(Tier.DDR) == 0
-        assert tiers.objects.sessions == {}
+        assert tiers.objects.lives.sessions == {}
         assert [path.name for path in tiers.config.ddr.path.iterdir()] == ["kvd-ddr.json"]
 
 

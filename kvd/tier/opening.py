@@ -1,0 +1,285 @@
+"""Opening and releasing objects: residency, the kernel's way to the bytes, leases, sealing.
+
+An inode has one I/O mode from its first open to its last release, because the kernel refuses mixtures.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from typing import TYPE_CHECKING
+
+import trio
+
+from kvd.errors import DamagedError, NoSpaceError, NotFoundError
+from kvd.policy.reservation import UsualSize
+from kvd.tier.extents import data_extents, ddr_charges
+from kvd.tier.moves import stale
+from kvd.tier.plane import Mode, PlaneObject, Sums
+from kvdriver import BLOCK_BYTES, Tier
+
+if TYPE_CHECKING:
+    from kvd.catalog.catalog import Catalog
+    from kvd.tier.books import Books
+    from kvd.tier.ddr import DdrStore
+    from kvd.tier.live import Live
+    from kvd.tier.lives import Lives
+    from kvd.tier.moves import Moves
+    from kvd.tier.nvme import NvmeStore
+    from kvd.tier.plane import DataPlane
+    from kvd.tier.room import Room
+
+OBJECT_BYTES_MAX = 16 << 40
+"""As ext4 with 4 KiB blocks has it; beyond it EFBIG."""
+FIRST_GUESS_BYTES_MAX = 64 << 20
+FIRST_GUESS_SHARE = 16
+"""A kind of object not seen yet is guessed to need at most this part of the budget."""
+
+
+class Opening:
+    """What happens between an open and its release."""
+
+    def __init__(  # noqa: PLR0913
+        self,
+        lives: Lives,
+        catalog: Catalog,
+        books: Books,
+        ddr: DdrStore,
+        nvme: NvmeStore,
+        moves: Moves,
+        room: Room,
+        plane: DataPlane,
+        *,
+        budget_blocks: int,
+    ) -> None:
+        self._lives = lives
+        self._catalog = catalog
+        self._books = books
+        self._ddr = ddr
+        self._nvme = nvme
+        self._moves = moves
+        self._room = room
+        self._plane = plane
+        first_blocks = min(FIRST_GUESS_BYTES_MAX // BLOCK_BYTES, budget_blocks // FIRST_GUESS_SHARE)
+        self._usual = UsualSize(first_blocks=first_blocks)
+
+    def __repr__(self) -> str:
+        return f"<Opening of {self._lives!r}>"
+
+    async def create(self, ino: int, usual_key: int) -> None:
+        """Open a new object for writing; its catalogue row is there and not sealed."""
+        self._lives.sessions[ino] = await self._books.session(ino)
+        async with self._lives.hold(ino) as live:
+            live.usual_key = usual_key
+            live.ddr_fd = self._ddr.create(ino)
+            live.tier = Tier.DDR
+            self._catalog.placements.move(ino, Tier.DDR)
+            try:
+                await self._attach(live, write=True)
+            except BaseException:
+                self._close_files(live)
+                raise
+            live.writers = 1
+
+    async def open(self, ino: int, *, write: bool, truncate: bool = False) -> None:
+        """Open an object.
+
+        Raises
+        ------
+        DamagedError
+            It is quarantined, or a page failed on the way to DDR.
+        NoSpaceError
+            It must be in DDR to be written, and there is no room.
+        """
+        async with self._lives.hold(ino) as live:
+            if live.damaged and not (write and truncate):
+                raise DamagedError(f"object {ino} is quarantined")
+            try:
+                if truncate:
+                    self._fill(live, truncate=True)
+                    await self._empty(live)
+                elif live.ddr_fd < 0:
+                    await self._bring(live, write=write)
+                if not live.opens:
+                    await self._attach(live, write=write)
+                elif write and live.mode is Mode.PASSTHROUGH:
+                    await self._reserve_usual(live)
+                if write and live.sealed:
+                    self._fill(live, truncate=False)
+            except BaseException:
+                with trio.CancelScope(shield=True):
+                    await self._undo_open(live)
+                raise
+            if write:
+                live.writers += 1
+            else:
+                live.readers += 1
+                live.hits += 1
+
+    async def _undo_open(self, live: Live) -> None:
+        """Leave no half-open object behind."""
+        if not live.writers and not live.sealed and live.ddr_fd >= 0:
+            await self._seal(live)
+        if not live.opens:
+            if live.mode is None:
+                self._close_files(live)
+            else:
+                await self._detach(live)
+
+    def _fill(self, live: Live, *, truncate: bool) -> None:
+        with self._catalog.db.transaction():
+            self._catalog.placements.fill(live.ino)
+            if truncate and live.damaged:
+                self._catalog.placements.heal(live.ino)
+        live.sealed = False
+        live.copy = stale(live.copy)
+        if truncate:
+            live.damaged = False
+
+    async def _empty(self, live: Live) -> None:
+        """Give an object's bytes up, for a DDR file of no length."""
+        if live.ddr_fd >= 0:
+            os.ftruncate(live.ddr_fd, 0)
+            return
+        live.ddr_fd = self._ddr.create(live.ino)
+        with trio.CancelScope(shield=True):
+            if live.opens:  # read from NVMe until now; those readers see the new bytes
+                await self._plane.object_switch(self._spec(live, live.mode or Mode.DIRECT))
+                self._close_nvme(live)
+            if live.tier is not Tier.DDR:
+                with self._catalog.db.transaction():
+                    self._catalog.placements.drop_copy(live.ino)
+                    self._catalog.placements.move(live.ino, Tier.DDR)
+                await self._books.drop(live)
+                live.tier = Tier.DDR
+                await self._moves.forget_copy(live)
+
+    async def _bring(self, live: Live, *, write: bool) -> None:
+        """Open the object's DDR file, promoting it; a reader whom DDR has no room for reads from NVMe."""
+        if live.tier is Tier.DDR:
+            live.ddr_fd = self._ddr.open(live.ino)
+            return
+        if live.nvme_fd >= 0 and not write:
+            return
+        if await self.promote(live):
+            if live.nvme_fd >= 0:
+                await self._plane.object_switch(self._spec(live, live.mode or Mode.DIRECT))
+                self._close_nvme(live)
+            return
+        if write:
+            raise NoSpaceError(f"no room in DDR for object {live.ino}")
+        assert live.copy is not None
+        live.nvme_fd = self._nvme.open(live.copy)
+
+    async def promote(self, live: Live) -> bool:
+        """Bring a cold object to DDR and open it there; False if there is no room."""
+        if not await self._room.reserve(live, live.mapped_blocks, wait_s=0):
+            return False
+        try:
+            live.ddr_fd = await self._moves.promote(live)
+        except NotFoundError:
+            with trio.CancelScope(shield=True):
+                await self._books.destroy(self._lives.sessions.pop(live.ino))
+            raise
+        except OSError as error:
+            if error.errno != errno.ENOSPC:
+                raise
+            return False
+        finally:
+            with trio.CancelScope(shield=True):
+                if live.ino in self._lives.sessions:
+                    await self._books.reserve(live, 0)
+        return True
+
+    async def _attach(self, live: Live, *, write: bool) -> None:
+        """Choose how the kernel reaches the object until its last release, and tell the data plane."""
+        through = self._plane.passthrough and live.ddr_fd >= 0
+        if write and through:
+            through = await self._reserve_usual(live)
+        if through:
+            live.mode = Mode.PASSTHROUGH
+            live.backing_id = self._plane.backing_open(live.ddr_fd)
+        else:
+            live.mode = Mode.DIRECT if self._plane.direct_mmap else Mode.CACHED
+        try:
+            self._plane.object_add(self._spec(live, live.mode))
+        except BaseException:
+            if live.backing_id:
+                self._plane.backing_close(live.backing_id)
+            live.mode, live.backing_id = None, 0
+            raise
+        await self._books.lease(live, 1)
+
+    async def _reserve_usual(self, live: Live) -> bool:
+        """Reserve what objects of this kind usually come to need, which is what makes passthrough writing safe."""
+        guess = self._usual.guess(live.usual_key) if live.usual_key else live.mapped_blocks
+        wanted = max(live.reserved_blocks, guess - live.mapped_blocks)
+        return await self._room.reserve(live, wanted, wait_s=0)
+
+    def _spec(self, live: Live, mode: Mode) -> PlaneObject:
+        if live.ddr_fd >= 0:
+            return PlaneObject(
+                node=live.ino,
+                mode=mode,
+                fd=live.ddr_fd,
+                writable=True,
+                backing_id=live.backing_id,
+                limit_bytes=(live.mapped_blocks + live.reserved_blocks) * BLOCK_BYTES,
+                size_max_bytes=OBJECT_BYTES_MAX,
+            )
+        assert live.copy is not None
+        sums = Sums(page_bytes=self._books.page_bytes, runs=live.copy.runs, crc=self._catalog.placements.sums(live.ino))
+        return PlaneObject(node=live.ino, mode=mode, fd=live.nvme_fd, writable=False, sums=sums)
+
+    # -- releasing -----------------------------------------------------------------------------------------------
+
+    async def release(self, ino: int, *, write: bool) -> None:
+        """Close an object: the last writer seals it, the last user ends its lease."""
+        with trio.CancelScope(shield=True):
+            async with self._lives.hold(ino) as live:
+                if write:
+                    live.writers -= 1
+                    if not live.writers:
+                        await self._seal(live)
+                else:
+                    live.readers -= 1
+                if not live.opens:
+                    await self._detach(live)
+                live.last_use_s = trio.current_time()
+        self._room.changed()
+
+    async def _seal(self, live: Live) -> None:
+        info = os.fstat(live.ddr_fd)
+        os.ftruncate(live.ddr_fd, info.st_size)  # frees what fallocate put beyond the end
+        await self._books.settle(live, ddr_charges(data_extents(live.ddr_fd, info.st_size), self._books.page_bytes))
+        with self._catalog.db.transaction():
+            self._catalog.names.setattr(
+                live.ino,
+                size=info.st_size,
+                mtime_ns=info.st_mtime_ns,
+                ctime_ns=max(info.st_ctime_ns, self._catalog.names.inode(live.ino).ctime_ns),
+            )
+            self._catalog.placements.seal(live.ino, Tier.DDR, changed=True)
+        live.size, live.sealed, live.copy = info.st_size, True, stale(live.copy)
+        if live.usual_key:
+            self._usual.learn(live.usual_key, live.mapped_blocks)
+        self._lives.store_hits(live)
+
+    async def _detach(self, live: Live) -> None:
+        await self._plane.object_remove(live.ino)
+        if live.backing_id:
+            self._plane.backing_close(live.backing_id)
+        live.mode, live.backing_id = None, 0
+        self._close_files(live)
+        await self._books.lease(live, -1)
+
+    def _close_files(self, live: Live) -> None:
+        if live.ddr_fd >= 0:
+            os.close(live.ddr_fd)
+            live.ddr_fd = -1
+        self._close_nvme(live)
+
+    def _close_nvme(self, live: Live) -> None:
+        if live.nvme_fd >= 0:
+            os.close(live.nvme_fd)
+            live.nvme_fd = -1
