@@ -53,16 +53,18 @@ class Client:
     def mount(self) -> str:
         """Return the daemon's mount point."""
         version = self.get("version")
-        if version["api"] != API_VERSION:
+        with self._explained():
+            api, mount = int(version["api"]), str(version["mount"])
+        if api != API_VERSION:
             raise CtlError(
-                f"this kvctl speaks version {API_VERSION} of the API and the daemon version {version['api']}:"
+                f"this kvctl speaks version {API_VERSION} of the API and the daemon version {api}:"
                 " use the kvctl that came with the daemon",
                 Exit.FAILED,
                 "EPROTO",
             )
-        return str(version["mount"])
+        return mount
 
-    def get(self, what: str, path: bytes | None = None) -> Any:  # a JSON document
+    def get(self, what: str, path: bytes | None = None) -> dict[str, Any]:
         """Ask for a document.
 
         Raises
@@ -97,10 +99,10 @@ class Client:
                 if line:
                     yield _checked(json.loads(line))
 
-    def _document(self, answer: httpx.Response) -> Any:
+    def _document(self, answer: httpx.Response) -> dict[str, Any]:
         document = json.loads(answer.content)
-        if answer.is_success:
-            return document
+        if not isinstance(document, dict) or not (answer.is_success or "error" in document):
+            raise ValueError(answer.status_code)
         return _checked(document)
 
     @contextmanager

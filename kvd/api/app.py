@@ -70,14 +70,15 @@ async def _no_route(request: Request, error: Exception) -> Response:
 class _Stream(trio.abc.Stream):
     """A connection as hypercorn sees it, bounded where hypercorn is not.
 
-    Hypercorn shields its sends from cancellation and has no deadline for them, and goes on reading a body that nobody
-    takes after it closed the connection.
+    Hypercorn shields its sends from cancellation and has no deadline for them. Once it closed the connection, or found
+    that it can't send, it may still wait for ever: for somebody to take a body, or for its turn to read the next request
+    of a client that sent two at once. So a connection that is closed or broken is cancelled, by `end`.
     """
 
-    def __init__(self, inner: trio.SocketStream, server: _Server, on_close: Callable[[], None]) -> None:
+    def __init__(self, inner: trio.SocketStream, server: _Server, end: Callable[[], None]) -> None:
         self._inner = inner
         self._server = server
-        self._on_close = on_close
+        self._end = end
 
     @property
     def socket(self) -> trio.socket.SocketType:
@@ -85,9 +86,14 @@ class _Stream(trio.abc.Stream):
 
     async def send_all(self, data: bytes | bytearray | memoryview) -> None:
         with self._server.send_scope():
-            await self._inner.send_all(data)
+            try:
+                await self._inner.send_all(data)
+            except (trio.BrokenResourceError, trio.ClosedResourceError, trio.BusyResourceError) as error:
+                # Busy: hypercorn's sends take turns, so only its own end of stream can be in the way.
+                self._end()
+                raise trio.BrokenResourceError(f"can't send: {error}") from error
             return
-        await trio.aclose_forcefully(self._inner)
+        self._end()
         raise trio.BrokenResourceError("the client takes nothing")
 
     async def wait_send_all_might_not_block(self) -> None:
@@ -101,7 +107,7 @@ class _Stream(trio.abc.Stream):
 
     async def aclose(self) -> None:
         await self._inner.aclose()
-        self._on_close()
+        self._end()
 
 
 class _Listener(trio.abc.Listener[trio.SocketStream]):

@@ -22,7 +22,7 @@ HEARTBEAT_S: Final = 5.0
 """An operation says something at least this often, so that a client can tell a long step from a dead daemon."""
 
 ENTRIES_CHUNK: Final = 256
-"""Entries encoded at one go: some 2 ms of the loop's time."""
+"""Entries encoded at one go: about 1 ms of the loop's time."""
 
 _log = structlog.get_logger("kvd.api")
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final, NoReturn
 from urllib.parse import unquote_to_bytes
 
 import msgspec
+from starlette.requests import ClientDisconnect
 
 from kvd.api.shapes import ErrorBody, Failure
 from kvd.errors import DamagedError, KvdError
@@ -135,15 +136,20 @@ async def read_body(request: Request) -> bytes:
 
     Raises
     ------
+    BadRequestError
+        If the client goes away; nobody will read the answer, but it is no bug of ours.
     TooLargeError
         If it is larger than `BODY_BYTES_MAX`.
     """
     body = bytearray()
     length = 0
-    async for chunk in request.stream():
-        length += len(chunk)
-        if length <= BODY_BYTES_MAX:
-            body += chunk
+    try:
+        async for chunk in request.stream():
+            length += len(chunk)
+            if length <= BODY_BYTES_MAX:
+                body += chunk
+    except ClientDisconnect:
+        raise BadRequestError("the client went away before its request was whole") from None
     if length > BODY_BYTES_MAX:
         raise TooLargeError(f"the body is {length} bytes long; {BODY_BYTES_MAX} are allowed")
     return bytes(body)

@@ -13,16 +13,19 @@ import httpx
 import pytest
 import trio
 import trio.testing
+from structlog.testing import capture_logs
 
 from kvd.api import app as app_module
 from kvd.api import routes, stream
 from kvd.api.app import serve
 from kvd.errors import ConfigError, UnavailableError
 from support.fake_control import FakeControl
-from support.serving import WAIT_S, post, read_until, served, until
+from support.serving import WAIT_S, post, read_until, served, talk, until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from kvd.api.backend import Status
 
 
 @pytest.fixture
@@ -44,6 +47,48 @@ async def test_a_client_that_goes_cancels_its_operation(folder: Path) -> None:
         await until(lambda: control.cancelled == 1)
         control.gate.set()
         assert (await client.post("/v1/demote", json={"paths": ["/"]})).status_code == 200
+
+
+async def test_a_client_that_goes_after_two_requests_at_once_leaves_nothing(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(app_module, "CONNECTIONS_MAX", 1)
+    monkeypatch.setattr(stream, "HEARTBEAT_S", 0.05)
+    control = FakeControl(gate=trio.Event())
+    async with served(control, folder / "s") as client:
+        async with await trio.open_unix_socket(folder / "s") as leaver:
+            await leaver.send_all(2 * post("/v1/sync", b'{"paths": ["/"]}'))
+            await read_until(leaver, b"}\n")
+        await until(lambda: control.cancelled == 1)
+        assert (await client.get("/v1/version")).status_code == 200
+
+
+async def test_a_client_that_goes_before_its_request_is_whole_is_no_bug(folder: Path) -> None:
+    async with served(FakeControl(), folder / "s") as client:
+        with capture_logs() as logs:
+            await talk(folder / "s", post("/v1/sync", b'{"paths": ["/"]}')[:-3], half_close=True)
+            assert (await client.get("/v1/version")).status_code == 200
+        assert logs == []
+
+
+async def test_a_body_that_does_not_come_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(routes, "BODY_S_MAX", 0.05)
+    async with served(FakeControl(), folder / "s"):
+        answer = await talk(folder / "s", post("/v1/sync", b'{"paths": ["/"]}')[:-3])
+    assert answer.startswith(b"HTTP/1.1 400")
+    assert b"the body was not there" in answer
+
+
+async def test_an_answer_that_does_not_come_is_an_error(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Hanging(FakeControl):
+        async def status(self) -> Status:
+            await trio.sleep_forever()
+            raise AssertionError
+
+    monkeypatch.setattr(routes, "ANSWER_S_MAX", 0.05)
+    async with served(Hanging(), folder / "s") as client:
+        answer = await client.get("/v1/status")
+    assert (answer.status_code, answer.json()["error"]["code"]) == (503, "ENXIO")
 
 
 async def test_operations_are_bounded(folder: Path) -> None:

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from kvctl import client
+from kvctl.exits import NoDaemonError
 from support.kvctl_runs import (
     KVCTL,
     WAIT_S,
@@ -142,19 +144,48 @@ def test_permission_denied(fresh: Daemon) -> None:
     assert "in the group kvd" in done.stderr
 
 
-def test_something_else_on_the_socket(tmp_path: Path) -> None:
-    path = tmp_path / "s"
+def answered(path: Path, reply: bytes) -> tuple[int, str]:
+    """Run ``kvctl ls`` against a server that says one thing."""
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(str(path))
         server.listen()
-        with subprocess.Popen([KVCTL, "df"], env=environment(path), stderr=subprocess.PIPE, text=True) as process:
+        with start(path, "ls", "/mnt") as process:
             connection, _ = server.accept()
             with connection:
                 connection.recv(4096)
-                connection.sendall(b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nhello")
+                connection.sendall(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%s" % (len(reply), reply))
                 _, complaint = process.communicate(timeout=WAIT_S)
-    assert process.returncode == 3
+    return process.returncode, complaint
+
+
+@pytest.mark.parametrize("reply", [b"hello", b"[]", b"{}", b"7", b'{"error": {}}'])
+def test_something_else_on_the_socket(tmp_path: Path, reply: bytes) -> None:
+    status, complaint = answered(tmp_path / "s", reply)
+    assert status == 3
     assert "is not kvd" in complaint
+
+
+def test_a_daemon_of_another_age(tmp_path: Path) -> None:
+    status, complaint = answered(tmp_path / "s", b'{"version": "9", "api": 2, "mount": "/mnt"}')
+    assert status == 1
+    assert "use the kvctl that came with the daemon" in complaint
+
+
+def test_a_daemon_that_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client, "SILENCE_S", 0.05)
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(tmp_path / "s"))
+        server.listen()
+        with client.Client(tmp_path / "s") as asker, pytest.raises(NoDaemonError, match="it hangs"):
+            asker.get("status")
+
+
+def test_a_full_disk_is_a_sentence(still: Daemon) -> None:
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run(
+            [KVCTL, "df"], env=environment(still.path), stdout=full, stderr=subprocess.PIPE, timeout=WAIT_S, check=False
+        )
+    assert (done.returncode, done.stderr) == (1, b"kvctl: can't write: No space left on device\n")
 
 
 # --- breaking off --------------------------------------------------------------------------------------------------
