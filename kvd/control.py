@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import trio
 
 from kvd.api.backend import Entry, Fault, FeatureOff, Status, Step, TierUsage
-from kvd.errors import BusyError, DamagedError, KvdError, NoSpaceError, NotFoundError
+from kvd.errors import KvdError, NotFoundError
 from kvd.version import VERSION
 from kvdriver import BLOCK_BYTES, Tier
 
@@ -198,14 +198,13 @@ class DaemonControl:
         inos = list(dict.fromkeys(f.ino for path in paths for f in self._files(path)))
         for done, ino in enumerate(inos, start=1):
             path = self._catalog.names.path(ino) or b""
-            moved, error = 0, None
+            moved, error, code = 0, None, None
             try:
                 moved = await operation(ino)
             except (KvdError, OSError) as failure:
-                error = _sentence(failure)
-                if len(inos) == 1:
-                    raise _as_kvd(failure, path) from failure
-            yield Step(done=done, total=len(inos), bytes_done=moved, path=path, error=error)
+                error = (failure.strerror if isinstance(failure, OSError) else None) or str(failure)
+                code = errno.errorcode.get(failure.errno or errno.EIO, "EIO")
+            yield Step(done=done, total=len(inos), bytes_done=moved, path=path, error=error, code=code)
 
     def _files(self, path: bytes) -> list[Inode]:
         return list(self._catalog.names.walk(self._resolve(path).ino))
@@ -228,17 +227,3 @@ def _kind(mode: int) -> str:
 
 def _state(*, damaged: bool, sealed: bool) -> str:
     return "faulted" if damaged else "sealed" if sealed else "filling"
-
-
-def _sentence(error: Exception) -> str:
-    return (error.strerror or str(error)) if isinstance(error, OSError) else str(error)
-
-
-def _as_kvd(error: Exception, path: bytes) -> KvdError:
-    """Return a failure as an error that the API can map, with the path in its sentence."""
-    sentence = f"{os.fsdecode(path)}: {_sentence(error)}"
-    for kind in (NotFoundError, BusyError, NoSpaceError, DamagedError):
-        if isinstance(error, kind):
-            return kind(sentence)
-    full = isinstance(error, OSError) and error.errno == errno.ENOSPC
-    return NoSpaceError(sentence) if full else KvdError(sentence)

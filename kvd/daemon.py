@@ -51,7 +51,6 @@ NVME_GROWTH = 2
 HANDLERS_MAX = 1000
 """Requests that wait in Python at once; each is one trio task."""
 RELEASE_S = 1.0
-RELEASE_POLL_S = 0.02
 NEGOTIATE_S = 30.0
 """What clients get to close their files after the unmount, before the flush begins."""
 CHECKPOINT_S = 5.0

@@ -79,6 +79,11 @@ class Objects:
 
     # -- ending --------------------------------------------------------------------------------------------------
 
+    async def released(self) -> None:
+        """Wait until no object is open."""
+        while any(live.opens for live in self.lives.by_ino.values()):
+            await self.room.wait_changed()
+
     async def abandon(self, ino: int) -> None:
         """Undo `create` of an object that is gone from the catalogue already."""
         self.lives.by_ino.pop(ino, None)
