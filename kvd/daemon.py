@@ -191,8 +191,7 @@ class _Daemon:
 
     async def _flush(self, catalog: Catalog, objects: Objects) -> None:
         with trio.move_on_after(RELEASE_S):
-            while any(live.opens for live in objects.lives.by_ino.values()):
-                await trio.sleep(RELEASE_POLL_S)
+            await objects.released()
         result = await flush(objects, flush_s=self._config.daemon.flush_s, notifier=self._notifier)
         await catalog.db.sync()
         if result.left:
