@@ -103,7 +103,7 @@ class _Daemon:
         config = self._config
         mount.detach_dead(self._system, config)
         self._features_off += mount.mount_tmpfs(
-            self._system, config.ddr.path, config.ddr.budget_bytes + config.ddr.burst_bytes, huge=False
+            self._system, config.ddr.path, config.ddr.budget_bytes + config.ddr.burst_bytes, huge=True
         )
         catalog = Catalog.open(config.daemon.state, page_bytes=PAGE_BYTES)
         stack.callback(catalog.close)

@@ -49,6 +49,9 @@ STACK_MAX = 64
 """Dead mounts at one place; more than a crash loop of an hour leaves."""
 
 TMPFS_SOURCE = "kvd-ddr"
+HUGE = "huge=within_size"
+"""Large folios, but none that reaches past a file's end: what `always` gives large objects (docs/decisions/003), without
+2 MiB for a file of 4 KiB."""
 TMPFS_FLAGS = MS_NOSUID | MS_NODEV | MS_NOEXEC
 NEEDS_ADMIN = "needs CAP_SYS_ADMIN: run kvd as root or as the systemd service"
 
@@ -211,7 +214,7 @@ def mount_tmpfs(system: System, path: Path, size_bytes: int, *, huge: bool) -> t
         used, wanted = size_text(usage.used_bytes), size_text(size_bytes)
         what = f"with burst it is {wanted}, less than the {used} that {path} holds from before"
         raise fault("ddr", "budget", what, "set more, or demote objects first")
-    if usage.total_bytes == size_bytes and ("huge=always" in stack[-1].super_options) == huge:
+    if usage.total_bytes == size_bytes and (HUGE in stack[-1].super_options) == huge:
         logger.info("found the ddr tmpfs", path=path, used_bytes=usage.used_bytes)
         return ()
     return _set_tmpfs(system, path, size_bytes, flags=TMPFS_FLAGS | MS_REMOUNT, huge=huge)
@@ -227,7 +230,7 @@ def _set_tmpfs(system: System, path: Path, size_bytes: int, *, flags: int, huge:
     off: tuple[FeatureOff, ...] = ()
     try:
         try:
-            system.mount(TMPFS_SOURCE, path, "tmpfs", flags, f"{data},huge={'always' if huge else 'never'}")
+            system.mount(TMPFS_SOURCE, path, "tmpfs", flags, f"{data},{HUGE if huge else 'huge=never'}")
         except OSError as error:
             if not huge or error.errno != errno.EINVAL:
                 raise

@@ -72,7 +72,7 @@ class FakeSystem(mount_system.System):
     def mount(self, source: str, target: Path, fstype: str, flags: int, data: str) -> None:
         self._fail("mount")
         self.calls.append(f"mount {fstype} {flags} {data}")
-        if not self.has_huge and "huge=always" in data:
+        if not self.has_huge and "huge=within_size" in data:
             raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
         if flags & mount_system.MS_REMOUNT:
             self._pop(target)

@@ -2,6 +2,7 @@
 
 #include <assert.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -320,4 +321,11 @@ void kvd_mover_stats(const kvd_mover *mover, struct kvd_mover_stats *out)
 			out->busy_ns[kind] += kvd_mover_now_ns() - lane->busy_since_ns;
 	}
 	kvd_mover_unlock(locked);
+}
+
+int kvd_mover_punch(int fd, uint64_t offset, uint64_t bytes)
+{
+	if (fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)offset, (off_t)bytes) < 0)
+		return -errno;
+	return 0;
 }

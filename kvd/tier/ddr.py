@@ -8,14 +8,20 @@ import re
 from typing import TYPE_CHECKING
 
 import trio
+from kvdriver import BLOCK_BYTES
 
 from kvd.errors import ConfigError
+from kvd.tier.extents import data_extents, ddr_charges, total_blocks
+from kvd.tier.mover import punch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from kvdriver import MapRun
+
 MARKER = "kvd-ddr.json"
+STAT_BLOCK_BYTES = 512
 _NAME = re.compile(r"^[0-9a-f]+$")
 SLOW_REMOVE_BYTES = 64 << 20
 """Freeing more than this takes long enough to leave the trio thread for it (some 10 GB/s)."""
@@ -61,13 +67,31 @@ class DdrStore:
         """Remove an object's file if it is there."""
         path = self.file(ino)
         try:
-            held_bytes = path.stat().st_blocks * 512
+            held_bytes = path.stat().st_blocks * STAT_BLOCK_BYTES
         except FileNotFoundError:
             return
         if held_bytes > SLOW_REMOVE_BYTES:
             await trio.to_thread.run_sync(path.unlink)
         else:
             path.unlink()
+
+    @staticmethod
+    def settle(fd: int, page_bytes: int) -> tuple[MapRun, ...]:
+        """Return what a file's pages are to be charged, after giving back what it holds beside its data.
+
+        `fallocate` can put storage beyond a file's end and into its holes; sealed objects hold only their bytes.
+        """
+        size = os.fstat(fd).st_size
+        os.ftruncate(fd, size)
+        extents = data_extents(fd, size)
+        charges = ddr_charges(extents, page_bytes)
+        if os.fstat(fd).st_blocks * STAT_BLOCK_BYTES > total_blocks(charges) * BLOCK_BYTES:
+            at = 0
+            for start, end in [*extents, (size, size)]:
+                if start > at:
+                    punch(fd, at, start - at)
+                at = end
+        return charges
 
     def inos(self) -> Iterator[int]:
         """Yield the inode numbers of the files that are there; other names are left alone."""

@@ -375,6 +375,11 @@ _ABANDONED: list[tuple[Any, ...]] = []
 """Memory that a hung thread may still write to, kept until the process ends."""
 
 
+def punch(fd: int, offset: int, length: int) -> None:
+    """Free what a file holds in a range; it reads as zeroes then, and the length stays."""
+    _check(lib.kvd_mover_punch(fd, offset, length), "punch")
+
+
 def _pages(runs: Sequence[tuple[int, int]]) -> int:
     return sum(count for _, count in runs)
 

@@ -13,7 +13,6 @@ import trio
 
 from kvd.errors import DamagedError, NoSpaceError, NotFoundError
 from kvd.policy.reservation import UsualSize
-from kvd.tier.extents import data_extents, ddr_charges
 from kvd.tier.moves import stale
 from kvd.tier.plane import Mode, PlaneObject, Sums
 from kvdriver import BLOCK_BYTES, Tier
@@ -106,6 +105,9 @@ class Opening:
                     await self._reserve_usual(live)
                 if write and live.sealed:
                     self._fill(live, truncate=False)
+                    # While it has a writer its times are those of the DDR file (`Lives.attributes`).
+                    inode = self._catalog.names.inode(ino)
+                    os.utime(live.ddr_fd, ns=(inode.atime_ns, inode.mtime_ns))
             except BaseException:
                 with trio.CancelScope(shield=True):
                     await self._undo_open(live)
@@ -250,8 +252,7 @@ class Opening:
 
     async def _seal(self, live: Live) -> None:
         info = os.fstat(live.ddr_fd)
-        os.ftruncate(live.ddr_fd, info.st_size)  # frees what fallocate put beyond the end
-        await self._books.settle(live, ddr_charges(data_extents(live.ddr_fd, info.st_size), self._books.page_bytes))
+        await self._books.settle(live, self._ddr.settle(live.ddr_fd, self._books.page_bytes))
         with self._catalog.db.transaction():
             self._catalog.names.setattr(
                 live.ino,

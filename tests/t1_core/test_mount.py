@@ -165,7 +165,7 @@ def test_unmount_takes_one_and_knows_when_there_is_none():
     assert mount.unmount(system, CONFIG) is False
 
 
-@pytest.mark.parametrize(("huge", "word"), [(True, "always"), (False, "never")])
+@pytest.mark.parametrize(("huge", "word"), [(True, "within_size"), (False, "never")])
 def test_tmpfs_is_mounted_once(huge, word):
     system = FakeSystem()
     for _ in range(2):
@@ -193,7 +193,7 @@ def test_tmpfs_of_another_page_size_is_remounted():
     system = FakeSystem()
     mount.mount_tmpfs(system, TMPFS, 8 * MIB, huge=False)
     mount.mount_tmpfs(system, TMPFS, 8 * MIB, huge=True)
-    assert system.calls[-1].endswith("huge=always")
+    assert system.calls[-1].endswith("huge=within_size")
 
 
 def test_tmpfs_without_huge_pages_says_so():

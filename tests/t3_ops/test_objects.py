@@ -4,6 +4,7 @@ import errno
 import os
 import random
 import shutil
+import subprocess
 import tempfile
 from pathlib import Path
 
@@ -58,6 +59,31 @@ async def test_sparse_objects_are_charged_for_what_they_hold(root):
         await tiers.objects.demote(ino)
         content = await tiers.read(ino)
         assert (len(content), content[5:6], content[-1:]) == (100 * MIB + 1, b"y", b"x")
+
+
+async def test_what_fallocate_put_beside_the_data_is_given_back(root):
+    async with tiers_at(root) as tiers:
+        ino = await tiers.begin(b"a")
+        tiers.write(ino, b"x" * 5000)
+        fd = tiers.plane.objects[ino].fd
+        subprocess.run(["fallocate", "-l", str(MIB), f"/proc/{os.getpid()}/fd/{fd}"], check=True)
+        subprocess.run(["fallocate", "-n", "-o", str(MIB), "-l", str(MIB), f"/proc/{os.getpid()}/fd/{fd}"], check=True)
+        assert os.fstat(fd).st_blocks * 512 >= 2 * MIB - 8192
+        await tiers.objects.release(ino, write=True)
+        assert await tiers.used_blocks(Tier.DDR) == 2
+        held = (tiers.config.ddr.path / f"{ino:x}").stat()
+        assert (held.st_size, held.st_blocks * 512) == (MIB, 8192)
+        assert await tiers.read(ino) == b"x" * 5000 + bytes(MIB - 5000)
+
+
+async def test_times_set_while_closed_are_kept_by_the_next_writer(root):
+    async with tiers_at(root) as tiers:
+        ino = await tiers.make(b"a", b"abc")
+        tiers.catalog.names.setattr(ino, mtime_ns=123_000_000_456)
+        await tiers.objects.open(ino, write=True)
+        assert tiers.objects.lives.attributes(ino).st_mtime_ns == 123_000_000_456
+        await tiers.objects.release(ino, write=True)
+        assert tiers.catalog.names.inode(ino).mtime_ns == 123_000_000_456
 
 
 async def test_empty_objects_travel_too(root):
