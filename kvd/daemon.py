@@ -147,6 +147,7 @@ class _Daemon:
                 await negotiated.wait()
             plane.start_soon(objects.room.run)
             plane.start_soon(objects.sample_writers)
+            plane.start_soon(objects.prefetch.run)
             plane.start_soon(_checkpoints, catalog)
             async with trio.open_nursery() as front:
                 await front.start(serve, control, config.daemon.socket, config.daemon.socket_group)

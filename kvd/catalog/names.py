@@ -116,6 +116,22 @@ class Names:
         ).fetchall()
         return [DirEntry(cookie=row[0], name=row[1], inode=_inode(row[2:])) for row in rows]
 
+    def place(self, ino: int) -> tuple[int, int, int] | None:
+        """Return a file's directory, its cookie there and that of the name before it (0: none); None without a name."""
+        row = self._db.execute("SELECT parent, id FROM dentry WHERE ino=? LIMIT 1", (ino,)).fetchone()
+        if row is None:
+            return None
+        before = self._db.scalar("SELECT coalesce(max(id), 0) FROM dentry WHERE parent=? AND id<?", row)
+        return row[0], row[1], int(before)
+
+    def objects_after(self, parent: int, cookie: int, limit: int) -> list[int]:
+        """Return the next files of a directory, in its order."""
+        rows = self._db.execute(
+            "SELECT o.ino FROM dentry d JOIN object o USING(ino) WHERE d.parent=? AND d.id>? ORDER BY d.id LIMIT ?",
+            (parent, cookie, limit),
+        )
+        return [row[0] for row in rows]
+
     def walk(self, ino: int) -> Iterator[Inode]:
         """Yield every regular file at or below an inode, each once for each of its names."""
         top = self.inode(ino)

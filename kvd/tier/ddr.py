@@ -8,11 +8,11 @@ import re
 from typing import TYPE_CHECKING
 
 import trio
-from kvdriver import BLOCK_BYTES
 
 from kvd.errors import ConfigError
 from kvd.tier.extents import data_extents, ddr_charges, total_blocks
 from kvd.tier.mover import punch
+from kvdriver import BLOCK_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

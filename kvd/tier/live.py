@@ -37,6 +37,8 @@ class Live:
         How the kernel reaches it; fixed from first open to last release.
     ddr_fd, nvme_fd
         Open tier files; -1 when closed.
+    from_nvme
+        It was promoted and nobody has opened it since.
     stored_hits
         What the catalogue knows of `hits`.
     """
@@ -61,6 +63,7 @@ class Live:
     backing_id: int = 0
     ddr_fd: int = -1
     nvme_fd: int = -1
+    from_nvme: bool = False
     stored_hits: int = 0
     usual_key: int = 0
     lock: trio.Lock = field(default_factory=trio.Lock)

@@ -17,6 +17,7 @@ from kvd.tier.lives import Lives
 from kvd.tier.moves import Moves
 from kvd.tier.opening import OBJECT_BYTES_MAX, Opening
 from kvd.tier.plane import Mode
+from kvd.tier.prefetch import Prefetch
 from kvd.tier.room import Room
 from kvdriver import BLOCK_BYTES, Tier
 
@@ -70,12 +71,21 @@ class Objects:
             plane,
             budget_blocks=config.ddr.budget_bytes // BLOCK_BYTES,
         )
+        self.prefetch = Prefetch(catalog, self._opening)
         self.create = self._opening.create
-        self.open = self._opening.open
         self.release = self._opening.release
 
     def __repr__(self) -> str:
         return f"<Objects {self.lives!r}>"
+
+    async def open(self, ino: int, *, write: bool, truncate: bool = False) -> None:
+        """Open an object; see `Opening.open`."""
+        await self._opening.open(ino, write=write, truncate=truncate)
+        live = self.lives.by_ino.get(ino)
+        if live is not None and live.from_nvme:
+            live.from_nvme = False
+            if not write:
+                self.prefetch.opened(live)
 
     # -- ending --------------------------------------------------------------------------------------------------
 

@@ -173,12 +173,24 @@ class Opening:
         assert live.copy is not None
         live.nvme_fd = self._nvme.open(live.copy)
 
+    async def fetch(self, ino: int) -> None:
+        """Bring a cold object to DDR ahead of its reader, if there is room without demotions."""
+        async with self._lives.hold(ino) as live:
+            if live.tier is not Tier.NVME or live.opens or live.damaged:
+                return
+            if await self._books.reserve(live, live.mapped_blocks) and await self._fetch(live):
+                self._close_files(live)
+                live.last_use_s = trio.current_time()
+
     async def promote(self, live: Live) -> bool:
         """Bring a cold object to DDR and open it there; False if there is no room."""
-        if not await self._room.reserve(live, live.mapped_blocks, wait_s=0):
-            return False
+        return await self._room.reserve(live, live.mapped_blocks, wait_s=0) and await self._fetch(live)
+
+    async def _fetch(self, live: Live) -> bool:
+        """Promote into the reservation."""
         try:
             live.ddr_fd = await self._moves.promote(live)
+            live.from_nvme = True
         except NotFoundError:
             with trio.CancelScope(shield=True):
                 await self._books.destroy(self._lives.sessions.pop(live.ino))

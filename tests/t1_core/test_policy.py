@@ -4,6 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvd.policy.demotion import Candidate, excess_blocks, victims
+from kvd.policy.readahead import AHEAD_FIRST, AHEAD_MAX, REMEMBERED_FOLDERS, Readahead
 from kvd.policy.reservation import REMEMBERED_KEYS, REMEMBERED_SIZES, UsualSize
 
 
@@ -53,3 +54,21 @@ def test_what_is_remembered_is_bounded():
         usual.learn(key, 1)
     assert usual.guess(0) == 7
     assert usual.guess(REMEMBERED_KEYS) == 1
+
+
+def test_reading_in_order_opens_the_window_and_a_jump_closes_it():
+    ahead = Readahead()
+    steps = [ahead.step(1, cookie, cookie - 1) for cookie in range(1, 7)]
+    assert steps == [AHEAD_FIRST, 4, 8, AHEAD_MAX, AHEAD_MAX, AHEAD_MAX], "the first name has 0 before it: in order"
+    assert ahead.step(1, 6, 5) == AHEAD_MAX, "the same again changes nothing"
+    assert ahead.step(1, 90, 89) == 0
+    assert ahead.step(1, 91, 90) == AHEAD_FIRST
+    assert ahead.step(2, 50, 49) == 0, "folders are apart"
+
+
+def test_folders_that_are_remembered_are_bounded():
+    ahead = Readahead()
+    for folder in range(REMEMBERED_FOLDERS + 1):
+        ahead.step(folder, 1, 0)
+    assert ahead.step(0, 2, 1) == 0
+    assert ahead.step(REMEMBERED_FOLDERS, 2, 1) == 4

@@ -391,3 +391,28 @@ async def test_files_that_belong_to_nobody_are_swept(root):
         assert tiers.recovered.swept == 2
         assert len(list(tiers.nvme.files())) == 1
         assert await tiers.read(ino) == b"abc"
+
+
+async def test_objects_opened_in_order_are_fetched_ahead_into_free_room_only(root):
+    async with tiers_at(root, ddr_mib=8) as tiers:
+        data = {await tiers.make(b"%02d" % index, random_bytes(MIB)): index for index in range(12)}
+        inos = list(data)
+        for ino in inos:
+            await tiers.objects.demote(ino)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(tiers.objects.prefetch.run)
+            await tiers.read(inos[0])
+            with trio.fail_after(10):
+                while (
+                    tiers.objects.lives.peek(inos[2]) is None or tiers.objects.lives.peek(inos[2]).tier is not Tier.DDR
+                ):
+                    await trio.sleep(0.005)
+            assert tiers.catalog.placements.get(inos[5]).tier == Tier.NVME
+            for ino in inos[1:7]:
+                await tiers.read(ino)
+            await trio.testing.wait_all_tasks_blocked()
+            info = await tiers.books.tier(Tier.DDR)
+            assert info.used_blocks * BLOCK_BYTES <= 8 * MIB
+            assert info.reserved_blocks == 0
+            assert tiers.catalog.placements.get(inos[0]).tier == Tier.DDR, "fetching ahead demotes nothing"
+            nursery.cancel_scope.cancel()
