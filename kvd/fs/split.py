@@ -18,7 +18,9 @@ the fuse descriptor), ``terminate``, and go on likewise. ``terminate`` must come
 end of the socket for an error.
 
 While a request is in a handler: add the object before ``open`` or ``create`` returns; remove it when the last ``release``
-came. The answer to ``ASK_GROW`` is ``object_limit`` before ``setxattr`` returns, or a ``FUSEError``.
+came. The answer to ``ASK_GROW`` is ``object_limit`` before ``setxattr`` returns, or a ``FUSEError``; its writer may have been
+killed meanwhile and the object be gone (``object_limit`` raises ENOENT). Each ask costs a round trip: grant more than it
+needs.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
 /* What is forwarded, what is answered without the peer, and what becomes of the peer's replies. */
 #include <errno.h>
+#include <sched.h>
 #include <sys/socket.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "split_rig.h"
@@ -296,6 +298,62 @@ static void test_notifications_pass(void **state)
 	rig_close(&rig);
 }
 
+/* Let only a few answers wait to be read. */
+static void make_kernel_slow(struct rig *rig)
+{
+	int bytes = 4096;
+
+	assert_int_equal(setsockopt(rig->split_kernel, SOL_SOCKET, SO_SNDBUF, &bytes, sizeof(bytes)), 0);
+}
+
+static void test_slow_kernel_gets_each_answer(void **state)
+{
+	enum { MANY = 300 };
+	struct rig rig;
+	uint64_t first = 0;
+
+	(void)state;
+	rig_start(&rig, 1);
+	make_kernel_slow(&rig);
+	for (int i = 0; i < MANY; i++) {
+		uint64_t unique = kernel_send(&rig, FUSE_IOCTL, 1, NULL, 0, NULL, 0);
+
+		first = first ? first : unique;
+	}
+	for (uint64_t i = 0; i < MANY; i++)
+		kernel_expect_error(&rig, first + 2 * i, ENOTTY);
+	rig_close(&rig);
+}
+
+/* A notification that waits in the kernel holds up neither replies nor the stop, and more than can be kept are dropped. */
+static void test_notices_are_bounded(void **state)
+{
+	enum { MANY = 5000 };
+	struct {
+		struct fuse_out_header header;
+		struct fuse_notify_inval_inode_out body;
+	} notice = { { sizeof(notice), FUSE_NOTIFY_INVAL_INODE, 0 }, { 1, 0, 0 } };
+	static const uint8_t large[(64 << 10) + 1];
+	struct fuse_out_header header = { .len = sizeof(large), .error = FUSE_NOTIFY_STORE };
+	time_t deadline = time(NULL) + 10;
+	struct rig rig;
+
+	(void)state;
+	rig_start(&rig, 1);
+	make_kernel_slow(&rig);
+	for (int i = 0; i < MANY; i++)
+		peer_send_raw(&rig, &notice, sizeof(notice));
+	while (rig_stats(&rig).late_replies == 0) {
+		assert_true(time(NULL) < deadline);
+		sched_yield();
+	}
+	assert_true(rig_stats(&rig).late_replies < MANY - 4096 + 1);
+	memcpy(message.raw, large, sizeof(large));
+	memcpy(message.raw, &header, sizeof(header));
+	peer_send_raw(&rig, message.raw, sizeof(large));
+	rig_close(&rig);
+}
+
 static void test_pending_is_bounded(void **state)
 {
 	uint64_t unique[RIG_PENDING_MAX];
@@ -520,6 +578,8 @@ int main(void)
 		cmocka_unit_test(test_read_and_write_without_an_object),
 		cmocka_unit_test(test_late_and_malformed_replies),
 		cmocka_unit_test(test_notifications_pass),
+		cmocka_unit_test(test_slow_kernel_gets_each_answer),
+		cmocka_unit_test(test_notices_are_bounded),
 		cmocka_unit_test(test_pending_is_bounded),
 		cmocka_unit_test(test_peer_ends),
 		cmocka_unit_test(test_malformed_requests),

@@ -2,6 +2,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/magic.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/vfs.h>
 #include <unistd.h>
@@ -317,6 +318,33 @@ static void test_grow_on_disk(void **state)
 	tear_down(&rig, fd);
 }
 
+/* The file itself refuses to grow: what fitted is told, then the error. */
+static void test_write_fails(void **state)
+{
+	struct rig rig;
+	int fd = set_up(&rig, 0);
+	int sealed = memfd_create("kvd-test", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+	struct kvd_split_event event;
+
+	(void)state;
+	assert_int_equal(ftruncate(sealed, 8 * KIB), 0);
+	assert_int_equal(fcntl(sealed, F_ADD_SEALS, F_SEAL_GROW), 0);
+	rig_add(&rig, 6, sealed, UINT64_MAX);
+	expect_write_reply(&rig, send_write(&rig, 6, 0, data, 16 * KIB), 8 * KIB);
+	expect_data(sealed, 0, 8 * KIB);
+	kernel_expect_error(&rig, send_write(&rig, 6, 8 * KIB, data, 1), EPERM);
+	event = expect_event(&rig, KVD_EVENT_IO_ERROR);
+	assert_int_equal(event.node, 6);
+	assert_int_equal(event.value, EPERM);
+	kernel_expect_error(&rig, send_fallocate(&rig, 6, 0, 0, 64 * KIB), EPERM);
+	expect_event(&rig, KVD_EVENT_IO_ERROR);
+	/* No claim was left behind. */
+	assert_int_equal(kvd_split_object_limit(rig.split, 6, 8 * KIB), 0);
+	expect_write_reply(&rig, send_write(&rig, 6, 0, data, 8 * KIB), 8 * KIB);
+	close(sealed);
+	tear_down(&rig, fd);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -331,6 +359,7 @@ int main(void)
 		cmocka_unit_test(test_fallocate),
 		cmocka_unit_test(test_write_into_allocated),
 		cmocka_unit_test(test_grow_on_disk),
+		cmocka_unit_test(test_write_fails),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -8,6 +8,7 @@ import json
 import mmap
 import os
 import select
+import signal
 import socket
 import stat
 import subprocess
@@ -61,6 +62,7 @@ class TinyOperations(pyfuse3.Operations):
         self.opens: dict[int, int] = {}
         self.backing: dict[int, int] = {}
         self.asks: list[int] = []
+        self.unmounted = trio.Event()
         self.next_node = 2
 
     def entry(self, node: int) -> pyfuse3.EntryAttributes:
@@ -119,6 +121,11 @@ class TinyOperations(pyfuse3.Operations):
             raise pyfuse3.FUSEError(errno.EOPNOTSUPP)
         ask = parse_ask(value)
         self.asks.append(ask.need_bytes)
+        if inode == self.nodes.get(b"stuck.direct"):
+            say(event="STUCK")
+            # Its writer is killed, and the last release takes the object away.
+            await self.unmounted.wait()
+            raise pyfuse3.FUSEError(errno.EINTR)
         if ask.need_bytes > 8 * MIB:
             raise pyfuse3.FUSEError(errno.ENOSPC)
         self.split.object_limit(inode, ask.need_bytes)
@@ -148,10 +155,18 @@ async def daemon(mountpoint: str, store: str) -> None:
             async for event in split.events():
                 say(event=event.kind.name, features=int(split.features))
                 if event.kind is EventKind.UNMOUNTED:
+                    operations.unmounted.set()
                     pyfuse3.terminate()
                     break
         stats = split.statistics()
-        say(reads=stats.reads, writes=stats.writes, objects=stats.objects, asks=operations.asks, repr=repr(split))
+        say(
+            reads=stats.reads,
+            writes=stats.writes,
+            objects=stats.objects,
+            asks=operations.asks,
+            interrupted=stats.interrupted,
+            repr=repr(split),
+        )
 
 
 class Mount:
@@ -252,6 +267,16 @@ def test_direct_file_asks(mounted: Mount) -> None:
     assert last["writes"] >= 9
     assert last["asks"][:4] == [MIB, 2 * MIB, 3 * MIB, 3 * MIB + 4096]
     assert last["objects"] == 0
+
+
+def test_writer_is_killed_while_it_waits(mounted: Mount) -> None:
+    path = mounted.path / "stuck.direct"
+    writer = subprocess.Popen([sys.executable, "-c", f"open({str(path)!r}, 'wb', buffering=0).write(b'x')"])
+    assert mounted.next_line()["event"] == "STUCK"
+    writer.terminate()
+    assert writer.wait(DEADLINE_S) == -signal.SIGTERM
+    assert path.stat().st_size == 0
+    assert mounted.unmount()["interrupted"] == 1
 
 
 def test_unnamed_file(mounted: Mount) -> None:
