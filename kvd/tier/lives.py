@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from kvd.errors import NotFoundError
+from kvd.errors import VanishedError
 from kvd.tier.extents import copy_charges, total_blocks
 from kvd.tier.live import Live
 from kvdriver import Tier
@@ -71,11 +71,11 @@ class Lives:
 
     @contextlib.asynccontextmanager
     async def hold(self, ino: int) -> AsyncIterator[Live]:
-        """Lock an object; `NotFoundError` if there is none. A cold one leaves memory when nobody holds it."""
+        """Lock an object; `VanishedError` if there is none. A cold one leaves memory when nobody holds it."""
         try:
             live = self._live(ino)
         except (LookupError, OSError) as error:
-            raise NotFoundError(f"no object {ino}") from error
+            raise VanishedError(f"no object {ino}") from error
         async with live.lock:
             try:
                 yield live

@@ -17,7 +17,7 @@ import structlog
 import trio
 
 from kvd.catalog.records import Copy
-from kvd.errors import DamagedError, NotFoundError
+from kvd.errors import DamagedError, VanishedError
 from kvd.tier.extents import copy_charges, data_extents, page_runs
 from kvd.tier.mover import ChecksumError
 from kvdriver import Tier
@@ -132,7 +132,7 @@ class Moves:
         ------
         DamagedError
             A page failed its checksum or could not be read; nothing was moved. A failed checksum quarantines.
-        NotFoundError
+        VanishedError
             The copy's file has vanished; so has the object now.
         OSError
             ENOSPC if the tmpfs is full.
@@ -143,7 +143,7 @@ class Moves:
             src_fd = self._nvme.open(copy)
         except FileNotFoundError as error:
             self.lose(live, "its file on NVMe has vanished")
-            raise NotFoundError(f"object {live.ino}: its file on NVMe has vanished") from error
+            raise VanishedError(f"object {live.ino}: its file on NVMe has vanished") from error
         dst_fd = self._ddr.create(live.ino)
         try:
             result = await self._mover.promote(

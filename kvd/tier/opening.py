@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from kvd.errors import DamagedError, NoSpaceError, NotFoundError
+from kvd.errors import DamagedError, NoSpaceError, VanishedError
 from kvd.policy.reservation import UsualSize
 from kvd.tier.moves import stale
 from kvd.tier.plane import Mode, PlaneObject, Sums
@@ -191,7 +191,7 @@ class Opening:
         try:
             live.ddr_fd = await self._moves.promote(live)
             live.from_nvme = True
-        except NotFoundError:
+        except VanishedError:
             with trio.CancelScope(shield=True):
                 await self._books.destroy(self._lives.sessions.pop(live.ino))
             raise

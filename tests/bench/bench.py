@@ -169,8 +169,8 @@ def cold(kvd: PrivateKvd) -> tuple[Pair, Pair]:
     kvd.kvctl("demote", str(folder))
     theirs = sorted(path for path in kvd.nvme_dirs[0].glob("objects/*/*/*") if path.stat().st_size == COLD_BYTES)
     assert len(theirs) == COLD_COUNT
-    pair = Pair(name=f"cold, {COLD_COUNT} objects of 16 MiB", peer="cat of the same files", goal=2.0)
-    limit = Pair(name="the same", peer="O_DIRECT, the disk's limit", goal=None)
+    pair = Pair(name=f"cold, {COLD_COUNT} x 16 MiB", peer="cat of the same files", goal=2.0)
+    limit = Pair(name="the same", peer="O_DIRECT, the limit", goal=None)
     for _ in range(COLD_ROUNDS):
         kvd.kvctl("demote", str(folder))
         drop_page_cache()
@@ -194,8 +194,9 @@ def main() -> None:
             pairs = [*warm(kvd, plain), *cold(kvd)]
     finally:
         shutil.rmtree(plain, ignore_errors=True)
-    table = Table(title=f"kvd on Linux {platform.release()}, {os.cpu_count()} CPUs; medians, GB/s")
-    for column in ("what", "kvd", "peer", "peer is", "ratio", "goal", "spread of kvd"):
+    console.print(f"kvd on Linux {platform.release()}, {os.cpu_count()} CPUs; medians in GB/s, spread of kvd's rounds")
+    table = Table()
+    for column in ("what", "kvd", "peer", "peer is", "ratio", "goal", "spread"):
         table.add_column(column, justify="left" if column in ("what", "peer is") else "right")
     for pair in pairs:
         table.add_row(
@@ -205,7 +206,7 @@ def main() -> None:
             pair.peer,
             f"{pair.ratio:.2f}",
             "" if pair.goal is None else f"{pair.goal:.1f}",
-            f"{min(pair.ours_gbs):.2f} to {max(pair.ours_gbs):.2f}",
+            f"{min(pair.ours_gbs):.1f}-{max(pair.ours_gbs):.1f}",
         )
     console.print(table)
     names = ("read_ratio", "mmap_ratio", "cold_vs_cat", "cold_vs_direct")
