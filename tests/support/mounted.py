@@ -118,12 +118,15 @@ def start_kvd(settings: Mapping[str, Mapping[str, Any]] | None = None, *, nvme_d
     need_fuse()
     tables = {"log": {"format": "json"}, **(settings or {})}
     with PrivateKvd(tables, nvme_dirs=nvme_dirs) as kvd:
+        kvd.root.chmod(0o755)  # other users get as far as the mount
         kvd.start()
         mounted = Mounted(kvd)
         yield mounted
         pid = kvd.pid
         assert kvd.stop() == 0, kvd.log.read_text()
-        assert kvd.mounts() == []
-        assert _session(pid) == []
+        mounts, processes = kvd.mounts(), _session(pid)
+        assert not mounts, mounts
+        assert not processes, processes
         mounted.check_log()
-        assert mounted.fsck() == []
+        faults = mounted.fsck()
+        assert not faults, faults

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import itertools
-from typing import TYPE_CHECKING
+import shutil
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -11,7 +14,6 @@ from support.mounted import Mounted, start_kvd
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from pathlib import Path
 
 _numbers = itertools.count(1)
 
@@ -45,3 +47,24 @@ def folder(mounted: Mounted) -> Path:
     path = mounted.root / f"test{next(_numbers)}"
     path.mkdir()
     return path
+
+
+@pytest.fixture
+def plain() -> Iterator[Path]:
+    """Return an empty folder on the machine's own file system."""
+    path = Path(tempfile.mkdtemp(prefix="kvd-plain-", dir="/var/tmp"))
+    path.chmod(0o755)
+    yield path
+    shutil.rmtree(path)
+
+
+@pytest.fixture
+def same(folder: Path, plain: Path) -> Callable[[Callable[[Path], Any]], Any]:
+    """Return a function that runs a case on the machine's own file system and in the mount: both must come to the same."""
+
+    def run(case: Callable[[Path], Any]) -> Any:
+        expected = case(plain)
+        assert case(folder) == expected
+        return expected
+
+    return run
