@@ -10,8 +10,6 @@ import os
 import stat
 from typing import TYPE_CHECKING
 
-import trio
-
 from kvd.catalog.catalog import Catalog
 from kvd.catalog.schema import ROOT_INO
 from kvd.errors import DamagedError
@@ -39,7 +37,7 @@ async def check(config: Config, *, page_bytes: int, data: bool) -> list[str]:
     try:
         faults = [*_database(catalog), *_names(catalog), *_objects(catalog)]
         nvme = NvmeStore(config.nvme.dirs, uuid=catalog.db.uuid, reserve_bytes=0, direct=config.nvme.direct != "off")
-        faults += await trio.to_thread.run_sync(lambda: list(_nvme_files(catalog, nvme)))
+        faults += _nvme_files(catalog, nvme)
         faults += _ddr_files(catalog, DdrStore(config.ddr.path, uuid=catalog.db.uuid))
         if data:
             faults += await _data(catalog, nvme, page_bytes)
