@@ -86,10 +86,11 @@ class Lives:
                     del self.by_ino[ino]
 
     def store_hits(self, live: Live) -> None:
-        """Bring the catalogue's count of an object's opens up to date."""
+        """Bring the catalogue's count of an object's opens up to date, if it can be: it is not worth a failure."""
         if live.hits != live.stored_hits:
-            self._catalog.placements.hit(live.ino, live.hits)
-            live.stored_hits = live.hits
+            with contextlib.suppress(OSError):
+                self._catalog.placements.hit(live.ino, live.hits)
+                live.stored_hits = live.hits
 
     def peek(self, ino: int) -> Live | None:
         """Return the object if it is in memory; to read only, and only until the next await."""
