@@ -38,8 +38,15 @@ async def check(config: Config, *, page_bytes: int, data: bool) -> list[str]:
     catalog = Catalog.open(config.daemon.state, page_bytes=page_bytes)
     try:
         faults = [*_database(catalog), *_names(catalog), *_objects(catalog)]
-        nvme = NvmeStore(config.nvme.dirs, uuid=catalog.db.uuid, reserve_bytes=0, direct=config.nvme.direct != "off")
-        faults += await trio.to_thread.run_sync(lambda: list(_nvme_files(catalog, nvme)))
+        nvme = NvmeStore(
+            config.nvme.dirs,
+            uuid=catalog.db.uuid,
+            reserve_bytes=0,
+            direct=config.nvme.direct != "off",
+            copies=catalog.placements.copies_by_dir(),
+        )
+        found = await trio.to_thread.run_sync(lambda: list(nvme.files()))
+        faults += _nvme_files(catalog, nvme, found)
         faults += _ddr_files(catalog, DdrStore(config.ddr.path, uuid=catalog.db.uuid))
         if data:
             faults += await _data(catalog, nvme, page_bytes)
@@ -98,8 +105,8 @@ def _objects(catalog: Catalog) -> Iterator[str]:
             yield f"object {placement.ino}: has not one checksum a page"
 
 
-def _nvme_files(catalog: Catalog, nvme: NvmeStore) -> Iterator[str]:
-    files = {(index, ino, gen): size for index, ino, gen, size in nvme.files()}
+def _nvme_files(catalog: Catalog, nvme: NvmeStore, found: list[tuple[int, int, int, int]]) -> Iterator[str]:
+    files = {(index, ino, gen): size for index, ino, gen, size in found}
     for copy in catalog.placements.copies():
         size = files.pop((copy.dir_index, copy.ino, copy.gen), None)
         if size is None:
