@@ -21,7 +21,7 @@ from kvd.api.app import serve
 from kvd.api.backend import FeatureOff
 from kvd.catalog.catalog import Catalog
 from kvd.control import DaemonControl, Features
-from kvd.errors import ExitCode, KvdError, UnavailableError
+from kvd.errors import CantFlushError, ExitCode, UnavailableError
 from kvd.flush import flush
 from kvd.fs.operations import Operations
 from kvd.fs.split import ALL_FEATURES, EventKind, Feature, Split
@@ -93,26 +93,28 @@ class _Daemon:
 
     async def _listen(self, signals: AsyncIterator[int]) -> None:
         """Stop at the first signal, give up the flush at the second."""
+        asked = False
         async for number in signals:
-            if self._stop.is_set():
-                raise KvdError("stopped in the middle of the flush; what is only in DDR stays there for the next start")
+            if asked:
+                raise CantFlushError(
+                    "told twice to stop, so the flush was given up; what is only in DDR stays there for the next start"
+                )
+            asked = True
             logger.info("stopping", signal=signal.Signals(number).name)
             self._stop.set()
 
     async def _serve(self, stack: AsyncExitStack) -> None:
         config = self._config
         mount.detach_dead(self._system, config)
-        self._features_off += mount.mount_tmpfs(
-            self._system, config.ddr.path, config.ddr.budget_bytes + config.ddr.burst_bytes, huge=True
-        )
         catalog = Catalog.open(config.daemon.state, page_bytes=PAGE_BYTES)
         stack.callback(catalog.close)
-        ddr = DdrStore(config.ddr.path, uuid=catalog.db.uuid)
+        ddr = self._mount_ddr(stack, catalog.db.uuid)
         nvme = NvmeStore(
             config.nvme.dirs,
             uuid=catalog.db.uuid,
             reserve_bytes=config.nvme.reserve_bytes,
             direct=config.nvme.direct != "off",
+            copies=catalog.placements.copies_by_dir(),
         )
         device = self._open_device(nvme)
         stack.callback(device.close)
@@ -135,6 +137,16 @@ class _Daemon:
         pyfuse3.init(operations, f"/dev/fd/{peer.detach()}", {"default_permissions"})  # libfuse closes it
         stack.callback(pyfuse3.close, unmount=False)
         await self._run(catalog, objects, control, split)
+
+    def _mount_ddr(self, stack: AsyncExitStack, uuid: str) -> DdrStore:
+        """Mount the ddr tmpfs, or find it again; it outlives this process only if objects are in it."""
+        config = self._config.ddr
+        DdrStore.belongs(config.path, uuid=uuid)  # another catalogue's is not even resized
+        size_bytes = config.budget_bytes + config.burst_bytes
+        self._features_off += mount.mount_tmpfs(self._system, config.path, size_bytes, huge=True)
+        ddr = DdrStore(config.path, uuid=uuid)
+        stack.callback(lambda: any(True for _ in ddr.inos()) or mount.unmount_tmpfs(self._system, config.path))
+        return ddr
 
     async def _run(self, catalog: Catalog, objects: Objects, control: DaemonControl, split: Split) -> None:
         config = self._config

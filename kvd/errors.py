@@ -36,6 +36,12 @@ class UnavailableError(KvdError):
     errno = errno.ENXIO
 
 
+class CantFlushError(KvdError):
+    """Objects are only in DDR at the end; the tmpfs stays for the next start."""
+
+    exit_code = ExitCode.CANT_FLUSH
+
+
 class CatalogError(KvdError):
     """A catalogue that is not ours, is newer, or is damaged."""
 

@@ -36,7 +36,13 @@ async def check(config: Config, *, page_bytes: int, data: bool) -> list[str]:
     catalog = Catalog.open(config.daemon.state, page_bytes=page_bytes)
     try:
         faults = [*_database(catalog), *_names(catalog), *_objects(catalog)]
-        nvme = NvmeStore(config.nvme.dirs, uuid=catalog.db.uuid, reserve_bytes=0, direct=config.nvme.direct != "off")
+        nvme = NvmeStore(
+            config.nvme.dirs,
+            uuid=catalog.db.uuid,
+            reserve_bytes=0,
+            direct=config.nvme.direct != "off",
+            copies=catalog.placements.copies_by_dir(),
+        )
         faults += _nvme_files(catalog, nvme)
         faults += _ddr_files(catalog, DdrStore(config.ddr.path, uuid=catalog.db.uuid))
         if data:

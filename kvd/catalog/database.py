@@ -53,8 +53,12 @@ class Database:
         self.path = directory / FILE_NAME
         self._wal = directory / (FILE_NAME + "-wal")
         try:
-            self._connection = _connect(self.path)
-            self._prepare(page_bytes)
+            self._connection = sqlite3.connect(self.path, isolation_level=None, cached_statements=256)
+            try:
+                self._open(page_bytes)
+            except BaseException:
+                self._connection.close()
+                raise
         except (sqlite3.DatabaseError, OSError) as error:
             raise CatalogError(
                 f"[daemon] state: {self.path} is not a usable SQLite database ({error}); move it away or restore it"
@@ -64,19 +68,22 @@ class Database:
     def __repr__(self) -> str:
         return f"<Database {self.path} uuid={self.uuid}>"
 
-    def _prepare(self, page_bytes: int) -> None:
+    def _open(self, page_bytes: int) -> None:
+        # Nothing is written, not even the journal mode, before the file is known to be ours.
         application = self.scalar("PRAGMA application_id")
         version = self.scalar("PRAGMA user_version")
         tables = self.scalar("SELECT count(*) FROM sqlite_schema")
-        if application == 0 and tables == 0:
-            self._create(page_bytes)
-        elif application != APPLICATION_ID:
+        empty = application == 0 and tables == 0
+        if not empty and application != APPLICATION_ID:
             raise CatalogError(f"[daemon] state: {self.path} is not a kvd catalogue; set another directory")
-        elif version > SCHEMA_VERSION:
+        if version > SCHEMA_VERSION:
             raise CatalogError(
                 f"[daemon] state: {self.path} has schema {version}, this kvd knows up to {SCHEMA_VERSION};"
                 " install a newer kvd or set another directory"
             )
+        _set_up(self._connection)
+        if empty:
+            self._create(page_bytes)
         stored = int(self.meta("page_bytes"))
         if stored != page_bytes:
             raise CatalogError(f"[daemon] state: {self.path} was made with pages of {stored} bytes, not {page_bytes}")
@@ -176,18 +183,17 @@ def _os_error(error: sqlite3.OperationalError) -> Exception:
     return OSError(errno.ENOSPC if code == sqlite3.SQLITE_FULL else errno.EIO, f"catalogue: {error}")
 
 
-def _connect(path: Path) -> sqlite3.Connection:
-    connection = sqlite3.connect(path, isolation_level=None, cached_statements=256)
+def _set_up(connection: sqlite3.Connection) -> None:
     connection.execute("PRAGMA journal_mode=WAL")
     connection.execute("PRAGMA synchronous=NORMAL")
     connection.execute("PRAGMA wal_autocheckpoint=0")
     connection.execute(f"PRAGMA cache_size=-{CACHE_KIB}")
     connection.execute("PRAGMA temp_store=MEMORY")
-    return connection
 
 
 def _checkpoint(path: Path) -> None:
-    with contextlib.closing(_connect(path)) as connection:
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        _set_up(connection)
         connection.execute("PRAGMA wal_checkpoint(PASSIVE)")
 
 

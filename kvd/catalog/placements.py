@@ -93,6 +93,10 @@ class Placements:
         """Yield every copy."""
         return map(_copy, self._db.execute(f"SELECT {_COPY} FROM copy").fetchall())  # noqa: S608
 
+    def copies_by_dir(self) -> dict[int, int]:
+        """Return how many copies each directory of the NVMe tier has, by its number."""
+        return dict(self._db.execute("SELECT dir, count(*) FROM copy GROUP BY dir"))
+
     def sums(self, ino: int) -> bytes:
         """Return the checksums of a copy's pages: u32 little-endian, in order of its runs."""
         return bytes(self._db.scalar("SELECT sums FROM copy WHERE ino=?", (ino,)))

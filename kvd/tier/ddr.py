@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from typing import TYPE_CHECKING
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING
 import trio
 
 from kvd.errors import ConfigError
+from kvd.tier import marker
 from kvd.tier.extents import data_extents, ddr_charges, total_blocks
 from kvd.tier.mover import punch
 from kvdriver import BLOCK_BYTES
@@ -38,15 +38,19 @@ class DdrStore:
 
     def __init__(self, path: Path, *, uuid: str) -> None:
         self.path = path
-        marker = path / MARKER
-        if marker.exists():
-            owner = json.loads(marker.read_text()).get("uuid")
-            if owner != uuid:
-                raise ConfigError(
-                    f"[ddr] path: {path} belongs to catalogue {owner}, not {uuid}; set another directory or unmount it"
-                )
-        else:
-            marker.write_text(json.dumps({"magic": "kvd-ddr", "version": 1, "uuid": uuid}) + "\n")
+        if not self.belongs(path, uuid=uuid):
+            marker.write(path / MARKER, "[ddr] path", {"magic": "kvd-ddr", "version": 1, "uuid": uuid})
+
+    @staticmethod
+    def belongs(path: Path, *, uuid: str) -> bool:
+        """Tell whether `path` is this catalogue's, False for nobody's; `ConfigError` if it is another's."""
+        found = marker.read(path / MARKER, "[ddr] path")
+        if found is not None and found.get("uuid") != uuid:
+            raise ConfigError(
+                f"[ddr] path: {path} belongs to catalogue {found.get('uuid')}, not {uuid};"
+                " set another directory or unmount it"
+            )
+        return found is not None
 
     def __repr__(self) -> str:
         return f"<DdrStore {self.path}>"

@@ -125,6 +125,8 @@ class Mover:
         self._next_token = 0
         self._closed = False
         self._all_ended = trio.Event()
+        # Cancelled moves wait for their results, so collecting must outlive a cancellation that comes from outside.
+        self._collecting = trio.CancelScope(shield=True)
 
     @classmethod
     @asynccontextmanager
@@ -169,7 +171,7 @@ class Mover:
                     yield mover
                 finally:
                     await mover._end_all()
-                    nursery.cancel_scope.cancel()
+                    mover._collecting.cancel()
         finally:
             mover._abandon_all()
             # It waits for threads, but never longer than twice the grace time.
@@ -334,12 +336,13 @@ class Mover:
         """Hand each result to the task that waits for it."""
         event_fd = lib.kvd_mover_eventfd(self._handle)
         results = ffi.new("struct kvd_mover_result[]", _REAP_AT_ONCE)
-        while True:
-            await trio.lowlevel.wait_readable(event_fd)
-            os.eventfd_read(event_fd)
-            while count := lib.kvd_mover_reap(self._handle, results, _REAP_AT_ONCE):
-                for result in results[0:count]:
-                    self._end(result)
+        with self._collecting:
+            while True:
+                await trio.lowlevel.wait_readable(event_fd)
+                os.eventfd_read(event_fd)
+                while count := lib.kvd_mover_reap(self._handle, results, _REAP_AT_ONCE):
+                    for result in results[0:count]:
+                        self._end(result)
 
     def _end(self, result: Any) -> None:
         move = self._moves.pop(result.token)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import json
 import os
 import re
 import stat
@@ -15,16 +14,18 @@ import structlog
 import trio
 
 from kvd.errors import ConfigError
+from kvd.tier import marker
 from kvdriver import BLOCK_BYTES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
 
     from kvd.catalog.records import Copy
 
 log = structlog.get_logger(__name__)
 
+KEY = "[nvme] dirs"
 MARKER = "kvd-nvme.json"
 OBJECTS = "objects"
 FAN_OUT = 256
@@ -58,36 +59,61 @@ class NvmeStore:
         Free space that is left alone in each file system.
     direct
         Whether to try O_DIRECT; `direct` of the instance says for which directory it works.
+    copies
+        How many copies the catalogue knows in each directory, by number: a directory that has some must be the one that
+        they are in, so that a drive that is not mounted does not look like objects that have vanished.
 
     Raises
     ------
     ConfigError
-        If a directory holds the files of another catalogue or of another place in the list.
+        If a directory holds the files of another catalogue or of another place in the list, if one is missing, or if
+        kvd can't use it.
     """
 
-    def __init__(self, dirs: tuple[Path, ...], *, uuid: str, reserve_bytes: int, direct: bool) -> None:
+    def __init__(
+        self,
+        dirs: tuple[Path, ...],
+        *,
+        uuid: str,
+        reserve_bytes: int,
+        direct: bool,
+        copies: Mapping[int, int] | None = None,
+    ) -> None:
         self.dirs = dirs
         self._reserve_bytes = reserve_bytes
+        known = copies or {}
+        if missing := sum(count for index, count in known.items() if index >= len(dirs)):
+            raise ConfigError(f"{KEY}: the list has {len(dirs)}, but {_objects(missing)} in another; restore the list")
         for index, path in enumerate(dirs):
-            self._claim(path, index, uuid)
+            self._claim(path, index, uuid, known.get(index, 0))
         self.direct = tuple(direct and _probe_direct(path) for path in dirs)
 
     def __repr__(self) -> str:
         return f"<NvmeStore {', '.join(map(str, self.dirs))} direct={self.direct}>"
 
-    def _claim(self, path: Path, index: int, uuid: str) -> None:
-        marker = path / MARKER
-        mine = {"magic": "kvd-nvme", "version": 1, "uuid": uuid, "index": index}
-        if marker.exists():
-            found = json.loads(marker.read_text())
+    def _claim(self, path: Path, index: int, uuid: str, copies: int) -> None:
+        mine: dict[str, object] = {"magic": "kvd-nvme", "version": 1, "uuid": uuid, "index": index}
+        found = marker.read(path / MARKER, KEY)
+        if found is not None:
             if found != mine:
                 raise ConfigError(
-                    f"[nvme] dirs: {path} belongs to catalogue {found.get('uuid')} as number {found.get('index')},"
+                    f"{KEY}: {path} belongs to catalogue {found.get('uuid')} as number {found.get('index')},"
                     f" not to {uuid} as number {index}; restore the order of the list or set another directory"
                 )
-        else:
-            (path / OBJECTS).mkdir(exist_ok=True)
-            marker.write_text(json.dumps(mine) + "\n")
+            return
+        objects = path / OBJECTS
+        if copies and not objects.is_dir():
+            raise ConfigError(
+                f"{KEY}: {path} is empty, but {_objects(copies)} there by the catalogue; mount its drive"
+                f" (where that is lost: mkdir {objects}, and kvd gives up what was on it)"
+            )
+        try:
+            objects.mkdir(exist_ok=True)
+        except OSError as error:
+            raise ConfigError(
+                f"{KEY}: can't make {objects}: {error.strerror}; set a directory kvd can write"
+            ) from error
+        marker.write(path / MARKER, KEY, mine)
 
     def file(self, dir_index: int, ino: int, gen: int) -> Path:
         """Return the path of a copy's file."""
@@ -159,13 +185,17 @@ class NvmeStore:
         return min(capacity, limit_bytes // BLOCK_BYTES) if limit_bytes else capacity
 
 
+def _objects(count: int) -> str:
+    return "1 object is" if count == 1 else f"{count} objects are"
+
+
 def _probe_direct(path: Path) -> bool:
     probe = path / "kvd-probe"
     try:
         os.close(os.open(probe, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_DIRECT, 0o600))
     except OSError as error:
         if error.errno not in (errno.EINVAL, errno.EOPNOTSUPP):
-            raise
+            raise ConfigError(f"{KEY}: can't make {probe}: {error.strerror}; set a directory kvd can write") from error
         log.warning("nvme directory without O_DIRECT, using buffered I/O", path=str(path), errno=error.errno)
         return False
     finally:

@@ -13,7 +13,7 @@ import pytest
 import trio
 
 from kvd.errors import DamagedError
-from kvd.tier.mover import ChecksumError, Kind, Mover, MoveResult
+from kvd.tier.mover import STOP_WAIT_S, ChecksumError, Kind, Mover, MoveResult
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -203,6 +203,16 @@ async def test_cancelled_task_cancels_its_move() -> None:
             # When the task is gone, so is the move: its descriptor may be closed.
             assert repr(mover) == "<Mover open, 0 moving, 0 waiting>"
         assert mover.statistics()[Kind.VERIFY].failed == 1
+
+
+async def test_a_cancellation_around_the_mover_does_not_lose_the_results_it_waits_for() -> None:
+    with silent_pipe() as fd, trio.CancelScope() as scope:
+        async with Mover.open(page_bytes=PAGE) as mover, trio.open_nursery() as nursery:
+            nursery.start_soon(Verify(mover, fd))
+            await until_queued(mover, 1)
+            start_s = trio.current_time()
+            scope.cancel()
+    assert trio.current_time() - start_s < STOP_WAIT_S / 2
 
 
 async def test_callers_wait_for_a_place(tmp_path: Path) -> None:
