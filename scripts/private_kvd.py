@@ -134,6 +134,19 @@ class PrivateKvd:
             self.kill()
             raise KvdFailedError(f"kvd did not stop within {STOP_S:g} s:\n{self.log.read_text()}") from None
 
+    def ask_to_stop(self) -> None:
+        """Send SIGTERM and go on."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGTERM)
+
+    def wait_unmounted(self) -> None:
+        """Wait until the mount point is a plain directory again."""
+        deadline = time.monotonic() + STOP_S
+        while str(self.mount) in self.mounts():
+            if time.monotonic() > deadline:
+                raise KvdFailedError(f"still mounted after {STOP_S:g} s:\n{self.log.read_text()}")
+            time.sleep(POLL_S)
+
     def kill(self) -> None:
         """Kill the daemon without warning, as a power supply or an OOM killer would."""
         assert self._process is not None

@@ -88,10 +88,11 @@ class Objects:
 
     # -- ending --------------------------------------------------------------------------------------------------
 
-    async def released(self) -> None:
-        """Wait until no object is open."""
-        while any(live.opens for live in self.lives.by_ino.values()):
-            await self.room.wait_changed()
+    async def close_all(self) -> None:
+        """Release whatever counts as open: the kernel's side has ended, and with it every descriptor and mapping."""
+        for live in list(self.lives.by_ino.values()):
+            while live.opens:
+                await self.release(live.ino, write=not live.readers)
 
     async def abandon(self, ino: int) -> None:
         """Undo `create` of an object that is gone from the catalogue already."""

@@ -69,10 +69,6 @@ class Room:
         self._changed.set()
         self._changed = trio.Event()
 
-    async def wait_changed(self) -> None:
-        """Wait for the next of these."""
-        await self._changed.wait()
-
     async def reserve(self, live: Live, blocks: int, *, wait_s: float) -> bool:
         """Set an object's reservation, demoting idle objects to make room for it.
 
