@@ -62,6 +62,7 @@ class PrivateKvd:
             path.mkdir(exist_ok=True)
         self.write_config()
         self._process: subprocess.Popen[bytes] | None = None
+        self._asked = False
 
     def write_config(self) -> None:
         """Write `settings` for the next start."""
@@ -84,6 +85,7 @@ class PrivateKvd:
     def start(self, *, prefix: tuple[str, ...] = ()) -> Self:
         """Start the daemon and wait until it serves."""
         assert not self.running
+        self._asked = False
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
                 [*prefix, str(BIN / "kvd"), "--config", str(self.config)],
@@ -126,8 +128,8 @@ class PrivateKvd:
     def stop(self) -> int:
         """Ask the daemon to stop; return its exit status."""
         assert self._process is not None
-        if self.running:
-            self._process.send_signal(signal.SIGTERM)
+        if self.running and not self._asked:
+            self.ask_to_stop()
         try:
             return self._process.wait(STOP_S)
         except subprocess.TimeoutExpired:
@@ -135,8 +137,9 @@ class PrivateKvd:
             raise KvdFailedError(f"kvd did not stop within {STOP_S:g} s:\n{self.log.read_text()}") from None
 
     def ask_to_stop(self) -> None:
-        """Send SIGTERM and go on."""
+        """Send SIGTERM and go on; a second one would tell the daemon to give its flush up."""
         assert self._process is not None
+        self._asked = True
         self._process.send_signal(signal.SIGTERM)
 
     def wait_unmounted(self) -> None:
