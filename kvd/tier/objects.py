@@ -6,13 +6,14 @@ nothing is, except room in DDR (`kvd.tier.room`), which never waits for a lock.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 from typing import TYPE_CHECKING
 
 import trio
 
-from kvd.errors import BusyError, DamagedError, NoSpaceError
+from kvd.errors import BusyError, DamagedError, NoSpaceError, NotFoundError
 from kvd.tier.lives import Lives
 from kvd.tier.moves import Moves
 from kvd.tier.opening import OBJECT_BYTES_MAX, Opening
@@ -58,7 +59,7 @@ class Objects:
         self._plane = plane
         self.lives = Lives(catalog, page_bytes=books.page_bytes)
         self.moves = Moves(catalog, books, ddr, nvme, mover)
-        self.room = Room(self.lives.by_ino, books, self.moves, nvme, ddr_config=config.ddr, nvme_config=config.nvme)
+        self.room = Room(self.lives, books, self.moves, nvme, ddr_config=config.ddr, nvme_config=config.nvme)
         self._opening = Opening(
             self.lives,
             catalog,
@@ -95,7 +96,7 @@ class Objects:
         """Delete an object that has no name and no user left."""
         if ino not in self.lives.sessions:
             return
-        with trio.CancelScope(shield=True):
+        with trio.CancelScope(shield=True), contextlib.suppress(NotFoundError):  # two may be told to
             async with self.lives.hold(ino) as live:
                 if live.opens:
                     return
