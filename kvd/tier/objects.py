@@ -139,9 +139,12 @@ class Objects:
             self._plane.object_limit(ino, (live.mapped_blocks + live.reserved_blocks) * BLOCK_BYTES)
 
     async def sample_writers(self) -> None:
-        """Top up the reservations of writers in passthrough, and seal what could not be sealed, for ever."""
+        """Keep up with what the kernel does by itself, and seal what could not be sealed, for ever.
+
+        Writers in passthrough get their reservations topped up; readers one for the holes that they mapped and touched.
+        """
         while True:
-            for live in [live for live in self.lives.by_ino.values() if live.writers and live.mode is Mode.PASSTHROUGH]:
+            for live in [live for live in self.lives.by_ino.values() if live.mode is Mode.PASSTHROUGH]:
                 await self._sample(live)
             await self.seal_late()
             await trio.sleep(SAMPLE_S)
@@ -156,11 +159,11 @@ class Objects:
         if live.lock.locked():
             return
         async with live.lock:
-            if not live.writers or live.ddr_fd < 0:
+            if not live.opens or live.ddr_fd < 0:
                 return
             extra = os.fstat(live.ddr_fd).st_blocks * 512 // BLOCK_BYTES - live.mapped_blocks
             if extra > live.reserved_blocks * 3 // 4:
-                slack = max(GROW_BYTES // BLOCK_BYTES, extra // 2)
+                slack = max(GROW_BYTES // BLOCK_BYTES, extra // 2) if live.writers else 0
                 if not await self.room.reserve(live, extra + slack, wait_s=0):
                     await self.room.reserve(live, max(extra, live.reserved_blocks), wait_s=0)
 
