@@ -17,6 +17,7 @@ import pyfuse3
 import trio
 
 from kvd.catalog.names import NAME_BYTES_MAX, fail
+from kvd.errors import NotFoundError
 from kvd.fs import attributes
 from kvd.fs.guard import guarded
 from kvd.fs.split import ASK_GROW, TMPFILE_NAME, parse_ask
@@ -338,7 +339,10 @@ class Operations(pyfuse3.Operations):
         truncate = bool(flags & os.O_TRUNC)
         if truncate and not write:
             await self._objects.truncate(inode, 0)
-        await self._objects.open(inode, write=write, truncate=truncate and write)
+        try:
+            await self._objects.open(inode, write=write, truncate=truncate and write)
+        except NotFoundError:  # the kernel has the name cached still; ESTALE makes it look up anew, and create
+            raise fail(errno.ESTALE, inode) from None
         return self._handle(inode, write=write)
 
     def _handle(self, ino: int, *, write: bool) -> pyfuse3.FileInfo:

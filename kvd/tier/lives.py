@@ -77,13 +77,19 @@ class Lives:
         except (LookupError, OSError) as error:
             raise VanishedError(f"no object {ino}") from error
         async with live.lock:
+            if ino not in self.sessions:  # deleted while this waited
+                raise NotFoundError(f"no object {ino}")
             try:
                 yield live
             finally:
-                cold = live.tier is not Tier.DDR and not live.opens
-                if cold and not live.lock.statistics().tasks_waiting and self.by_ino.get(ino) is live:
-                    self.store_hits(live)
-                    del self.by_ino[ino]
+                self.let_go_if_cold(live)
+
+    def let_go_if_cold(self, live: Live) -> None:
+        """Take an object out of memory that is not in DDR and that nobody uses or waits for; called under its lock."""
+        cold = live.tier is not Tier.DDR and not live.opens
+        if cold and not live.lock.statistics().tasks_waiting and self.by_ino.get(live.ino) is live:
+            self.store_hits(live)
+            del self.by_ino[live.ino]
 
     def store_hits(self, live: Live) -> None:
         """Bring the catalogue's count of an object's opens up to date, if it can be: it is not worth a failure."""

@@ -272,6 +272,7 @@ class Opening:
                 else:
                     live.readers -= 1
                 if not live.opens:
+                    await self._refit(live)
                     await self._detach(live)
                 live.last_use_s = trio.current_time()
         self._room.changed()
@@ -322,6 +323,14 @@ class Opening:
         if live.usual_key:
             self._usual.learn(live.usual_key, live.mapped_blocks)
         self._lives.store_hits(live)
+
+    async def _refit(self, live: Live) -> None:
+        """Charge what the file holds: reading a hole through a shared mapping gives it memory (tmpfs does that)."""
+        if live.ddr_fd >= 0 and live.sealed:
+            info = os.fstat(live.ddr_fd)
+            if info.st_blocks * 512 // BLOCK_BYTES != live.mapped_blocks:
+                charges = ddr_charges(data_extents(live.ddr_fd, info.st_size), self._books.page_bytes)
+                await self._books.settle(live, charges)
 
     async def _detach(self, live: Live) -> None:
         await self._plane.object_remove(live.ino)
