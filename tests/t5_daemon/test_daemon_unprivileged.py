@@ -7,6 +7,7 @@ import os
 from typing import TYPE_CHECKING
 
 import pytest
+
 from support.daemons import daemon, have, mounted_at
 
 if TYPE_CHECKING:
