@@ -55,6 +55,12 @@ class NotFoundError(KvdError):
     errno = errno.ENOENT
 
 
+class VanishedError(NotFoundError):
+    """An inode that the kernel still knows has gone. On ESTALE the kernel looks the name up again: a miss, or a new file."""
+
+    errno = errno.ESTALE
+
+
 class BusyError(KvdError):
     """The object is leased: open, mapped or pinned."""
 

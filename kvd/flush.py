@@ -39,6 +39,7 @@ async def flush(objects: Objects, *, flush_s: float, notifier: Notifier) -> Flus
 
     What has a writer to the end is not sealed: it stays what its last fsync made it.
     """
+    await objects.seal_late()
     inos = [
         live.ino for live in objects.lives.by_ino.values() if live.tier is Tier.DDR and live.sealed and not live.damaged
     ]

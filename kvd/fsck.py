@@ -10,8 +10,6 @@ import os
 import stat
 from typing import TYPE_CHECKING
 
-import trio
-
 from kvd.catalog.catalog import Catalog
 from kvd.catalog.schema import ROOT_INO
 from kvd.errors import DamagedError
@@ -45,8 +43,7 @@ async def check(config: Config, *, page_bytes: int, data: bool) -> list[str]:
             direct=config.nvme.direct != "off",
             copies=catalog.placements.copies_by_dir(),
         )
-        found = await trio.to_thread.run_sync(lambda: list(nvme.files()))
-        faults += _nvme_files(catalog, nvme, found)
+        faults += _nvme_files(catalog, nvme)
         faults += _ddr_files(catalog, DdrStore(config.ddr.path, uuid=catalog.db.uuid))
         if data:
             faults += await _data(catalog, nvme, page_bytes)
@@ -105,8 +102,8 @@ def _objects(catalog: Catalog) -> Iterator[str]:
             yield f"object {placement.ino}: has not one checksum a page"
 
 
-def _nvme_files(catalog: Catalog, nvme: NvmeStore, found: list[tuple[int, int, int, int]]) -> Iterator[str]:
-    files = {(index, ino, gen): size for index, ino, gen, size in found}
+def _nvme_files(catalog: Catalog, nvme: NvmeStore) -> Iterator[str]:
+    files = {(index, ino, gen): size for index, ino, gen, size in nvme.files()}
     for copy in catalog.placements.copies():
         size = files.pop((copy.dir_index, copy.ino, copy.gen), None)
         if size is None:

@@ -212,14 +212,14 @@ def show(kvd: PrivateKvd) -> list[Shown]:
 
 
 def _print(shown: list[Shown]) -> None:
-    table = Table(title=f"SmolLM2-135M, {shown[0].answer.prompt_tokens} prompt tokens")
-    table.add_column("step")
-    for column in ("slot MB", "slot s", "slot GB/s", "TTFT s", "computed tokens", "same answer"):
+    size_mb = shown[0].slot_bytes / 1e6
+    table = Table(title=f"SmolLM2-135M, {shown[0].answer.prompt_tokens} prompt tokens, slot of {size_mb:.1f} MB")
+    table.add_column("step", no_wrap=True)
+    for column in ("slot s", "GB/s", "TTFT s", "computed", "same answer"):
         table.add_column(column, justify="right")
     for line in shown:
         table.add_row(
             line.what,
-            f"{line.slot_bytes / 1e6:.1f}",
             f"{line.slot_s:.3f}",
             f"{line.slot_bytes / line.slot_s / 1e9:.2f}",
             f"{line.ttft_s:.3f}",

@@ -5,16 +5,18 @@
 
 #include "fuse/internal.h"
 
+enum { KVD_ROUND_BYTES_MAX = 4 << 20 };
+
 static int io_error(kvd_split *split, const struct kvd_object *object, int error)
 {
 	kvd_event_post(split, KVD_EVENT_IO_ERROR, object->node, (uint64_t)-error);
 	return error;
 }
 
-/* A range whose end, rounded up to a page, off_t can't hold never comes from a kernel. */
+/* A range whose end, rounded up to a page or huge page, off_t can't hold never comes from a kernel. */
 static bool is_range(uint64_t offset, uint64_t length)
 {
-	const uint64_t end_max = (uint64_t)INT64_MAX - KVD_PAGE_BYTES_MAX;
+	const uint64_t end_max = (uint64_t)INT64_MAX - KVD_ROUND_BYTES_MAX;
 
 	return offset <= end_max && length <= end_max - offset;
 }

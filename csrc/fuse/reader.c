@@ -186,6 +186,9 @@ static void do_work(struct kvd_reader *reader)
 	while (!atomic_load(&split->stopping) && (entry = kvd_pending_work(&split->pending)) != NULL) {
 		struct kvd_parked *parked = entry->parked;
 
+		/* What is left must not wait for this one's I/O. */
+		if (atomic_load(&split->pending.in_work))
+			kvd_split_signal_work(split);
 		entry->parked = NULL;
 		if (entry->state == KVD_PENDING_UNDO)
 			kvd_forward_undo(split, entry);

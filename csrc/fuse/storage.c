@@ -11,7 +11,10 @@
 
 #include "fuse/internal.h"
 
-enum { KVD_STAT_BLOCK_BYTES = 512 };
+enum {
+	KVD_STAT_BLOCK_BYTES = 512,
+	KVD_UNIT_BYTES_MAX = 2 << 20, /* a huge page of x86-64, and of arm64 with 4 KiB pages */
+};
 
 /* cachestat(2), Linux 6.5, younger than the C libraries kvd builds with. */
 enum { KVD_SYS_CACHESTAT = 451 };
@@ -82,12 +85,24 @@ static uint64_t count_holes(const struct kvd_object *object, uint64_t from, uint
 	return seek_holes(object->fd, from, to);
 }
 
+/*
+ * What a write of one byte may allocate. A tmpfs mounted huge=always takes whole huge pages, and tells of it here; the block
+ * size of a disk is a hint for speed only.
+ */
+static uint64_t unit_bytes(const struct kvd_object *object, const struct stat *st)
+{
+	uint64_t unit = (uint64_t)st->st_blksize;
+	bool usable = unit > KVD_BLOCK_BYTES && unit <= KVD_UNIT_BYTES_MAX && !(unit & (unit - 1));
+
+	return object->tmpfs && usable ? unit : KVD_BLOCK_BYTES;
+}
+
 int kvd_storage_claim(struct kvd_object *object, uint64_t offset, uint64_t length, uint64_t asked_bytes,
 		      uint64_t *claimed, uint64_t *need)
 {
-	uint64_t from = kvd_align_down(offset, KVD_BLOCK_BYTES);
-	uint64_t to = kvd_align_up(offset + length, KVD_BLOCK_BYTES);
-	uint64_t growth = to - from;
+	uint64_t from;
+	uint64_t to;
+	uint64_t growth;
 	uint64_t limit = atomic_load(&object->limit_bytes);
 	uint64_t used;
 	struct stat st;
@@ -99,6 +114,9 @@ int kvd_storage_claim(struct kvd_object *object, uint64_t offset, uint64_t lengt
 		error = -errno;
 		goto out;
 	}
+	from = kvd_align_down(offset, unit_bytes(object, &st));
+	to = kvd_align_up(offset + length, unit_bytes(object, &st));
+	growth = to - from;
 	used = (uint64_t)st.st_blocks * KVD_STAT_BLOCK_BYTES + object->claimed_bytes;
 	*need = add_saturating(used, growth);
 	if (*need > limit) {

@@ -87,8 +87,9 @@ struct kvd_lane {
 	uint32_t n_reqs;
 	struct kvd_req_list free_data, free_control;
 	uint32_t orphans;
-	uint8_t *pool;
-	size_t pool_bytes;
+	uint8_t *pool;    /* the buffers, from a huge page's border on, in: */
+	void *map;
+	size_t map_bytes;
 	struct kvd_req wake;       /* the read of wake_fd that waits in the ring */
 	uint64_t wake_count;
 };

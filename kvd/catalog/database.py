@@ -8,6 +8,7 @@ was committed before the last `Database.sync`. Syncing and checkpointing run in 
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import sqlite3
 import stat
@@ -58,7 +59,7 @@ class Database:
             except BaseException:
                 self._connection.close()
                 raise
-        except sqlite3.DatabaseError as error:
+        except (sqlite3.DatabaseError, OSError) as error:
             raise CatalogError(
                 f"[daemon] state: {self.path} is not a usable SQLite database ({error}); move it away or restore it"
             ) from error
@@ -111,8 +112,17 @@ class Database:
         return str(self.meta("uuid"))
 
     def execute(self, statement: str, values: tuple[Any, ...] = ()) -> sqlite3.Cursor:
-        """Execute one statement."""
-        return self._connection.execute(statement, values)
+        """Execute one statement.
+
+        Raises
+        ------
+        OSError
+            ENOSPC if the disk is full, EIO if the file can't be read or written; the statement had no effect.
+        """
+        try:
+            return self._connection.execute(statement, values)
+        except sqlite3.OperationalError as error:
+            raise _os_error(error) from error
 
     def scalar(self, statement: str, values: tuple[Any, ...] = ()) -> Any:
         """Return the first column of the first row.
@@ -122,24 +132,28 @@ class Database:
         LookupError
             If there is no row.
         """
-        row = self._connection.execute(statement, values).fetchone()
+        row = self.execute(statement, values).fetchone()
         if row is None:
             raise LookupError(statement)
         return row[0]
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[None]:
-        """Group statements: all or none, also across a crash. Nested use joins the outer transaction."""
+        """Group statements: all or none, also across a crash. Nested use joins the outer transaction.
+
+        A commit that fails (a full disk is met there) is rolled back: left open, it would swallow all that follow.
+        """
         if self._connection.in_transaction:
             yield
             return
-        self._connection.execute("BEGIN IMMEDIATE")
+        self.execute("BEGIN IMMEDIATE")
         try:
             yield
+            self.execute("COMMIT")
         except BaseException:
-            self._connection.execute("ROLLBACK")
+            if self._connection.in_transaction:  # SQLite has ended it by itself after some errors
+                self._connection.execute("ROLLBACK")
             raise
-        self._connection.execute("COMMIT")
 
     async def sync(self) -> None:
         """Make everything committed so far survive a power cut.
@@ -159,6 +173,14 @@ class Database:
     def close(self) -> None:
         """Checkpoint and close."""
         self._connection.close()
+
+
+def _os_error(error: sqlite3.OperationalError) -> Exception:
+    """Return the `OSError` that a failure of the disk is; a wrong statement stays what it is."""
+    code = error.sqlite_errorcode & 0xFF
+    if code == sqlite3.SQLITE_ERROR:
+        return error
+    return OSError(errno.ENOSPC if code == sqlite3.SQLITE_FULL else errno.EIO, f"catalogue: {error}")
 
 
 def _set_up(connection: sqlite3.Connection) -> None:

@@ -58,10 +58,10 @@ class Names:
     # -- finding -------------------------------------------------------------------------------------------------
 
     def inode(self, ino: int) -> Inode:
-        """Return an inode; ENOENT if there is none."""
+        """Return an inode; ESTALE if there is none (any more): the kernel then looks the name up again."""
         row = self._db.execute(f"SELECT {_COLUMNS} FROM inode WHERE ino=?", (ino,)).fetchone()  # noqa: S608
         if row is None:
-            raise fail(errno.ENOENT, ino)
+            raise fail(errno.ESTALE, ino)
         return _inode(row)
 
     def lookup(self, parent: int, name: bytes) -> Inode | None:

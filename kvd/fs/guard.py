@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import errno
 import functools
-import sqlite3
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 import pyfuse3
@@ -35,8 +34,6 @@ def errno_of(error: BaseException) -> int | None:
         return int(error.errno)
     if isinstance(error, KvdError | OSError):
         return error.errno or errno.EIO
-    if isinstance(error, sqlite3.OperationalError) and error.sqlite_errorcode == sqlite3.SQLITE_FULL:
-        return errno.ENOSPC
     return None
 
 

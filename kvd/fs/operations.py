@@ -89,7 +89,9 @@ class Operations(pyfuse3.Operations):
             return
         try:
             inode = self._names.inode(ino)
-        except FileNotFoundError:
+        except OSError as error:
+            if error.errno != errno.ESTALE:
+                raise
             return
         if inode.nlink == 0:
             if inode.is_file:

@@ -15,10 +15,13 @@ How pyfuse3 is set up behind it (``tests/t3_ops/test_split_mount.py`` runs this)
 The end: on UNMOUNTED call ``pyfuse3.terminate()``; when ``main`` has returned leave the ``async with`` of the split, then
 ``pyfuse3.close(unmount=False)``, then close *ours* and the fuse descriptor. To end while mounted, unmount first (or keep
 the fuse descriptor), ``terminate``, and go on likewise. ``terminate`` must come before *ours* is closed: libfuse takes the
-end of the socket for an error.
+end of the socket for an error. An unmount does not wait for RELEASE and drops those under way: what objects and backing
+files are left then are the daemon's to remove.
 
 While a request is in a handler: add the object before ``open`` or ``create`` returns; remove it when the last ``release``
-came. The answer to ``ASK_GROW`` is ``object_limit`` before ``setxattr`` returns, or a ``FUSEError``.
+came, under a lock of the node that ``open`` takes too, as removing waits. The answer to ``ASK_GROW`` is ``object_limit`` before ``setxattr`` returns, or a ``FUSEError``; its writer may have been
+killed meanwhile and the object be gone (``object_limit`` raises ENOENT). Each ask costs a round trip: grant more than it
+needs.
 """
 
 from __future__ import annotations
@@ -133,13 +136,7 @@ class SplitStatistics:
 
 
 def parse_ask(value: bytes) -> GrowAsk:
-    """Read the value of an ASK_GROW.
-
-    Raises
-    ------
-    ValueError
-        If it is not one.
-    """
+    """Read the value of an ASK_GROW; `ValueError` if it is none."""
     if len(value) != _ASK.size:
         raise ValueError(f"an ask has {_ASK.size} bytes, not {len(value)}")
     need_bytes, offset, length, opcode, mode = _ASK.unpack(value)

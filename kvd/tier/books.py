@@ -116,24 +116,21 @@ class Books:
 
     async def to_ddr(self, live: Live) -> None:
         """Move the live pages to DDR, out of the reservation; the NVMe frames stay as the copy's."""
+        await self._remap(live, Tier.DDR, keep=True, reserved=True)
+        live.tier = Tier.DDR
+
+    async def _remap(self, live: Live, tier: Tier, **how: bool) -> None:
+        """Move the live pages, also under a reader's lease: its caller exchanges the file behind the reader."""
         leases = int(live.opens > 0)
         if leases:
             await self.lease(live, -1)
         try:
             await self._device.run(
-                Remap(
-                    session=live.session,
-                    slot=LIVE_SLOT,
-                    tier=Tier.DDR,
-                    other_slot=live.copy_slot,
-                    keep=True,
-                    reserved=True,
-                )
+                Remap(session=live.session, slot=LIVE_SLOT, tier=tier, other_slot=live.copy_slot, **how)
             )
         finally:
             if leases:
                 await self.lease(live, 1)
-        live.tier = Tier.DDR
 
     # -- NVMe ----------------------------------------------------------------------------------------------------
 
@@ -160,9 +157,7 @@ class Books:
     async def to_nvme(self, live: Live, charges: tuple[MapRun, ...]) -> None:
         """Move the live pages to the frames of the copy; the DDR frames are free."""
         if charges:
-            await self._device.run(
-                Remap(session=live.session, slot=LIVE_SLOT, tier=Tier.NVME, other_slot=live.copy_slot, take=True)
-            )
+            await self._remap(live, Tier.NVME, take=True)
         live.tier = Tier.NVME
         live.mapped_blocks = total_blocks(charges)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from kvd.errors import NotFoundError
+from kvd.errors import VanishedError
 from kvd.tier.extents import copy_charges, total_blocks
 from kvd.tier.live import Live
 from kvdriver import Tier
@@ -71,11 +71,11 @@ class Lives:
 
     @contextlib.asynccontextmanager
     async def hold(self, ino: int) -> AsyncIterator[Live]:
-        """Lock an object; `NotFoundError` if there is none. A cold one leaves memory when nobody holds it."""
+        """Lock an object; `VanishedError` if there is none. A cold one leaves memory when nobody holds it."""
         try:
             live = self._live(ino)
         except (LookupError, OSError) as error:
-            raise NotFoundError(f"no object {ino}") from error
+            raise VanishedError(f"no object {ino}") from error
         async with live.lock:
             try:
                 yield live
@@ -86,10 +86,11 @@ class Lives:
                     del self.by_ino[ino]
 
     def store_hits(self, live: Live) -> None:
-        """Bring the catalogue's count of an object's opens up to date."""
+        """Bring the catalogue's count of an object's opens up to date, if it can be: it is not worth a failure."""
         if live.hits != live.stored_hits:
-            self._catalog.placements.hit(live.ino, live.hits)
-            live.stored_hits = live.hits
+            with contextlib.suppress(OSError):
+                self._catalog.placements.hit(live.ino, live.hits)
+                live.stored_hits = live.hits
 
     def peek(self, ino: int) -> Live | None:
         """Return the object if it is in memory; to read only, and only until the next await."""

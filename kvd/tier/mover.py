@@ -135,8 +135,8 @@ class Mover:
         *,
         page_bytes: int,
         queue_jobs: int = 64,
-        queue_depth: int = 16,
-        io_bytes: int = 1 << 18,
+        queue_depth: int = 8,
+        io_bytes: int = 1 << 20,
         deadline_s: float = 30.0,
     ) -> AsyncGenerator[Mover, None]:
         """Start the threads; on leaving cancel what still moves and stop them.
@@ -148,8 +148,7 @@ class Mover:
         queue_jobs
             Moves of each direction that C takes; further callers wait their turn.
         queue_depth, io_bytes
-            I/O requests in flight for each direction, and the size of one; their product is buffer memory. With more
-            of it (32 times 1 MiB) a promotion is up to twice slower: its requests all end together, then are copied.
+            I/O requests in flight for each direction, and the size of one; their product is buffer memory.
         deadline_s
             From the moment C takes a move until it fails with ETIMEDOUT.
 

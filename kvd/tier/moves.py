@@ -17,12 +17,14 @@ import structlog
 import trio
 
 from kvd.catalog.records import Copy
-from kvd.errors import DamagedError, NotFoundError
+from kvd.errors import DamagedError, VanishedError
 from kvd.tier.extents import copy_charges, data_extents, page_runs
-from kvd.tier.mover import ChecksumError
+from kvd.tier.mover import ChecksumError, MoveResult
 from kvdriver import Tier
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from kvd.catalog.catalog import Catalog
     from kvd.tier.books import Books
     from kvd.tier.ddr import DdrStore
@@ -77,11 +79,21 @@ class Moves:
                     runs=runs,
                     direct=self._nvme.direct[new.dir_index],
                 )
+                copy = Copy(
+                    ino=live.ino,
+                    gen=gen,
+                    dir_index=new.dir_index,
+                    size=info.st_size,
+                    mtime_ns=info.st_mtime_ns if not live.sealed else self._catalog.names.inode(live.ino).mtime_ns,
+                    current=live.sealed,
+                    runs=runs,
+                )
+                self._catalog.placements.put_copy(copy, sums)
             except BaseException:
                 with trio.CancelScope(shield=True):
                     await self._books.copy_abort(live)
                     if new is not None:
-                        new.path.unlink(missing_ok=True)
+                        await self._nvme.remove_file(new.path)
                 raise
             finally:
                 if new is not None:
@@ -89,17 +101,7 @@ class Moves:
         finally:
             if fd != live.ddr_fd:
                 os.close(fd)
-        copy = Copy(
-            ino=live.ino,
-            gen=gen,
-            dir_index=new.dir_index,
-            size=info.st_size,
-            mtime_ns=info.st_mtime_ns if live.writers else self._catalog.names.inode(live.ino).mtime_ns,
-            current=live.sealed,
-            runs=runs,
-        )
         with trio.CancelScope(shield=True):
-            self._catalog.placements.put_copy(copy, sums)
             await self._books.copy_commit(live)
             old, live.copy, live.gen = live.copy, copy, gen
             if old is not None:
@@ -132,47 +134,86 @@ class Moves:
         ------
         DamagedError
             A page failed its checksum or could not be read; nothing was moved. A failed checksum quarantines.
-        NotFoundError
+        VanishedError
             The copy's file has vanished; so has the object now.
         OSError
             ENOSPC if the tmpfs is full.
         """
-        copy = live.copy
-        assert copy is not None
+        src_fd = self.open_copy(live)
         try:
-            src_fd = self._nvme.open(copy)
+            dst_fd = self._ddr.create(live.ino)
+            try:
+                result = await self._fetch(live, src_fd, dst_fd)
+                with trio.CancelScope(shield=True):
+                    await self._settle_in_ddr(live)
+            except BaseException:
+                os.close(dst_fd)
+                with trio.CancelScope(shield=True):
+                    await self._ddr.remove(live.ino)
+                raise
+        finally:
+            os.close(src_fd)
+        self.counts.promoted_bytes += result.moved_bytes
+        return dst_fd
+
+    def open_copy(self, live: Live) -> int:
+        """Open an object's file on NVMe for reading.
+
+        Raises
+        ------
+        VanishedError
+            It has vanished; so has the object now.
+        DamagedError
+            It can't be opened: something else is in its place, or the device says no.
+        """
+        assert live.copy is not None
+        try:
+            return self._nvme.open(live.copy)
         except FileNotFoundError as error:
             self.lose(live, "its file on NVMe has vanished")
-            raise NotFoundError(f"object {live.ino}: its file on NVMe has vanished") from error
-        dst_fd = self._ddr.create(live.ino)
+            raise VanishedError(f"object {live.ino}: its file on NVMe has vanished") from error
+        except OSError as error:
+            if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM):
+                raise
+            raise self._unreadable(live, error) from error
+
+    def _unreadable(self, live: Live, error: OSError) -> DamagedError:
+        self.note(live, None, f"can't be read: {error.strerror}")
+        return DamagedError(f"object {live.ino} can't be read from NVMe: {error}")
+
+    async def _fetch(self, live: Live, src_fd: int, dst_fd: int) -> MoveResult:
+        copy = live.copy
+        assert copy is not None
+        sums = self._catalog.placements.sums(live.ino)
+        inode = self._catalog.names.inode(live.ino)
         try:
             result = await self._mover.promote(
                 src_fd=src_fd,
                 dst_fd=dst_fd,
                 size_bytes=copy.size,
                 runs=copy.runs,
-                sums=self._catalog.placements.sums(live.ino),
+                sums=sums,
                 direct=self._nvme.direct[copy.dir_index],
             )
-            inode = self._catalog.names.inode(live.ino)
-            os.utime(dst_fd, ns=(inode.atime_ns, inode.mtime_ns))
-        except BaseException as error:
-            os.close(dst_fd)
-            with trio.CancelScope(shield=True):
-                await self._ddr.remove(live.ino)
-            if isinstance(error, ChecksumError):
-                self.damage(live, error.page, "checksum differs")
-            elif isinstance(error, OSError) and error.errno != errno.ENOSPC:
-                self.note(live, None, f"can't be read: {os.strerror(error.errno or errno.EIO)}")
-                raise DamagedError(f"object {live.ino} can't be read from NVMe: {error}") from error
+        except ChecksumError as error:
+            self.damage(live, error.page, "checksum differs")
             raise
-        finally:
-            os.close(src_fd)
-        with trio.CancelScope(shield=True):
-            await self._books.to_ddr(live)
+        except OSError as error:
+            if error.errno == errno.ENOSPC:
+                raise
+            raise self._unreadable(live, error) from error
+        os.utime(dst_fd, ns=(inode.atime_ns, inode.mtime_ns))
+        return result
+
+    async def _settle_in_ddr(self, live: Live) -> None:
+        copy = live.copy
+        assert copy is not None
+        await self._books.to_ddr(live)
+        try:
             self._catalog.placements.move(live.ino, Tier.DDR)
-        self.counts.promoted_bytes += result.moved_bytes
-        return dst_fd
+        except OSError:
+            await self._books.to_nvme(live, copy_charges(copy.runs, copy.size, self._books.page_bytes))
+            raise
 
     async def forget_copy(self, live: Live) -> None:
         """Remove an object's copy: its bytes are about to be given up (truncation)."""
@@ -186,14 +227,21 @@ class Moves:
         """Quarantine an object: it answers EIO until its bytes are replaced."""
         live.damaged = True
         path = self._path(live)
-        self._catalog.placements.damage(live.ino, path, page, what)
         log.error("object quarantined", path=path, ino=live.ino, page=page, what=what)
+        self._record(lambda: self._catalog.placements.damage(live.ino, path, page, what))
 
     def note(self, live: Live, page: int | None, what: str) -> None:
         """Record a failure that is not proof of damage."""
         path = self._path(live)
-        self._catalog.placements.note_fault(live.ino, path, page, what)
         log.error("object can't be read", path=path, ino=live.ino, page=page, what=what)
+        self._record(lambda: self._catalog.placements.note_fault(live.ino, path, page, what))
+
+    def _record(self, write: Callable[[], None]) -> None:
+        """Write to the catalogue what must not depend on it: the failure is known and logged already."""
+        try:
+            write()
+        except OSError as error:
+            log.warning("fault can't be recorded", errno=error.errno, error=str(error))
 
     def lose(self, live: Live, what: str) -> None:
         """Remove the names of an object whose bytes are gone."""

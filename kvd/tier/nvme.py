@@ -6,6 +6,7 @@ import contextlib
 import errno
 import os
 import re
+import stat
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -140,15 +141,26 @@ class NvmeStore:
         return NewFile(path, fd, dir_fd, dir_index)
 
     def open(self, copy: Copy) -> int:
-        """Open a copy's file for reading."""
-        return os.open(self.file_of(copy), os.O_RDONLY | os.O_CLOEXEC | self._direct_flag(copy.dir_index))
+        """Open a copy's file for reading; EISDIR or the like if something else is in its place."""
+        fd = os.open(self.file_of(copy), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | self._direct_flag(copy.dir_index))
+        if stat.S_ISREG(os.fstat(fd).st_mode):
+            return fd
+        os.close(fd)
+        raise OSError(errno.EISDIR, os.strerror(errno.EISDIR))
 
     def _direct_flag(self, dir_index: int) -> int:
         return os.O_DIRECT if self.direct[dir_index] else 0
 
     async def remove(self, copy: Copy) -> None:
         """Remove a copy's file; one that is gone already is fine."""
-        await trio.to_thread.run_sync(_unlink, self.file_of(copy))
+        await self.remove_file(self.file_of(copy))
+
+    async def remove_file(self, path: Path) -> None:
+        """Remove a file that no row needs any more; what can't be removed is left to the sweep of the next start."""
+        try:
+            await trio.to_thread.run_sync(_unlink, path)
+        except OSError as error:
+            log.warning("file on NVMe can't be removed", path=str(path), errno=error.errno, error=str(error))
 
     def files(self) -> Iterator[tuple[int, int, int, int]]:
         """Yield ``(dir_index, ino, gen, size)`` of every copy's file."""

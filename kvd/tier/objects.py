@@ -65,7 +65,6 @@ class Objects:
             catalog,
             books,
             ddr,
-            nvme,
             self.moves,
             self.room,
             plane,
@@ -149,11 +148,18 @@ class Objects:
             self._plane.object_limit(ino, (live.mapped_blocks + live.reserved_blocks) * BLOCK_BYTES)
 
     async def sample_writers(self) -> None:
-        """Top up the reservations of writers in passthrough, for ever."""
+        """Top up the reservations of writers in passthrough, and seal what could not be sealed, for ever."""
         while True:
             for live in [live for live in self.lives.by_ino.values() if live.writers and live.mode is Mode.PASSTHROUGH]:
                 await self._sample(live)
+            await self.seal_late()
             await trio.sleep(SAMPLE_S)
+
+    async def seal_late(self) -> None:
+        """Seal the objects without a writer that the catalogue could not take when their last writer closed."""
+        for live in [live for live in self.lives.by_ino.values() if not live.sealed and not live.writers]:
+            if not live.lock.locked():
+                await self._opening.seal_late(live)
 
     async def _sample(self, live: Live) -> None:
         if live.lock.locked():

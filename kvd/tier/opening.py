@@ -9,9 +9,10 @@ import errno
 import os
 from typing import TYPE_CHECKING
 
+import structlog
 import trio
 
-from kvd.errors import DamagedError, NoSpaceError, NotFoundError
+from kvd.errors import DamagedError, NoSpaceError, VanishedError
 from kvd.policy.reservation import UsualSize
 from kvd.tier.moves import stale
 from kvd.tier.plane import Mode, PlaneObject, Sums
@@ -24,9 +25,10 @@ if TYPE_CHECKING:
     from kvd.tier.live import Live
     from kvd.tier.lives import Lives
     from kvd.tier.moves import Moves
-    from kvd.tier.nvme import NvmeStore
     from kvd.tier.plane import DataPlane
     from kvd.tier.room import Room
+
+log = structlog.get_logger(__name__)
 
 OBJECT_BYTES_MAX = 16 << 40
 """As ext4 with 4 KiB blocks has it; beyond it EFBIG."""
@@ -38,13 +40,12 @@ FIRST_GUESS_SHARE = 16
 class Opening:
     """What happens between an open and its release."""
 
-    def __init__(  # noqa: PLR0913
+    def __init__(
         self,
         lives: Lives,
         catalog: Catalog,
         books: Books,
         ddr: DdrStore,
-        nvme: NvmeStore,
         moves: Moves,
         room: Room,
         plane: DataPlane,
@@ -55,7 +56,6 @@ class Opening:
         self._catalog = catalog
         self._books = books
         self._ddr = ddr
-        self._nvme = nvme
         self._moves = moves
         self._room = room
         self._plane = plane
@@ -72,8 +72,8 @@ class Opening:
             live.usual_key = usual_key
             live.ddr_fd = self._ddr.create(ino)
             live.tier = Tier.DDR
-            self._catalog.placements.move(ino, Tier.DDR)
             try:
+                self._catalog.placements.move(ino, Tier.DDR)
                 await self._attach(live, write=True)
             except BaseException:
                 self._close_files(live)
@@ -95,7 +95,6 @@ class Opening:
                 raise DamagedError(f"object {ino} is quarantined")
             try:
                 if truncate:
-                    self._fill(live, truncate=True)
                     await self._empty(live)
                 elif live.ddr_fd < 0:
                     await self._bring(live, write=write)
@@ -104,7 +103,7 @@ class Opening:
                 elif write and live.mode is Mode.PASSTHROUGH:
                     await self._reserve_usual(live)
                 if write and live.sealed:
-                    self._fill(live, truncate=False)
+                    self._fill(live)
                     # While it has a writer its times are those of the DDR file (`Lives.attributes`).
                     inode = self._catalog.names.inode(ino)
                     os.utime(live.ddr_fd, ns=(inode.atime_ns, inode.mtime_ns))
@@ -120,41 +119,46 @@ class Opening:
 
     async def _undo_open(self, live: Live) -> None:
         """Leave no half-open object behind."""
-        if not live.writers and not live.sealed and live.ddr_fd >= 0:
-            await self._seal(live)
+        if not live.writers and live.ddr_fd >= 0:
+            await self._seal_or_later(live)
         if not live.opens:
             if live.mode is None:
                 self._close_files(live)
             else:
                 await self._detach(live)
 
-    def _fill(self, live: Live, *, truncate: bool) -> None:
-        with self._catalog.db.transaction():
-            self._catalog.placements.fill(live.ino)
-            if truncate and live.damaged:
-                self._catalog.placements.heal(live.ino)
+    def _fill(self, live: Live) -> None:
+        self._catalog.placements.fill(live.ino)
         live.sealed = False
         live.copy = stale(live.copy)
-        if truncate:
-            live.damaged = False
 
     async def _empty(self, live: Live) -> None:
-        """Give an object's bytes up, for a DDR file of no length."""
-        if live.ddr_fd >= 0:
+        """Give an object's bytes up, for a DDR file of no length. The catalogue is told before anything is lost."""
+        if live.tier is Tier.DDR:
+            if live.ddr_fd < 0:
+                live.ddr_fd = self._ddr.open(live.ino)
+            self._fill(live)
             os.ftruncate(live.ddr_fd, 0)
             return
-        live.ddr_fd = self._ddr.create(live.ino)
+        fd = self._ddr.create(live.ino)
         with trio.CancelScope(shield=True):
+            try:
+                with self._catalog.db.transaction():
+                    self._catalog.placements.fill(live.ino)
+                    self._catalog.placements.heal(live.ino)
+                    self._catalog.placements.drop_copy(live.ino)
+                    self._catalog.placements.move(live.ino, Tier.DDR)
+            except BaseException:
+                os.close(fd)
+                await self._ddr.remove(live.ino)
+                raise
+            live.sealed, live.damaged, live.ddr_fd = False, False, fd
+            await self._books.drop(live)
+            live.tier = Tier.DDR
+            await self._moves.forget_copy(live)
             if live.opens:  # read from NVMe until now; those readers see the new bytes
                 await self._plane.object_switch(self._spec(live, live.mode or Mode.DIRECT))
                 self._close_nvme(live)
-            if live.tier is not Tier.DDR:
-                with self._catalog.db.transaction():
-                    self._catalog.placements.drop_copy(live.ino)
-                    self._catalog.placements.move(live.ino, Tier.DDR)
-                await self._books.drop(live)
-                live.tier = Tier.DDR
-                await self._moves.forget_copy(live)
 
     async def _bring(self, live: Live, *, write: bool) -> None:
         """Open the object's DDR file, promoting it; a reader whom DDR has no room for reads from NVMe."""
@@ -170,8 +174,19 @@ class Opening:
             return
         if write:
             raise NoSpaceError(f"no room in DDR for object {live.ino}")
-        assert live.copy is not None
-        live.nvme_fd = self._nvme.open(live.copy)
+        live.nvme_fd = await self._open_copy(live)
+
+    async def _open_copy(self, live: Live) -> int:
+        try:
+            return self._moves.open_copy(live)
+        except VanishedError:
+            await self._forget(live)
+            raise
+
+    async def _forget(self, live: Live) -> None:
+        """Free what an object held that has vanished from the catalogue."""
+        with trio.CancelScope(shield=True):
+            await self._books.destroy(self._lives.sessions.pop(live.ino))
 
     async def fetch(self, ino: int) -> None:
         """Bring a cold object to DDR ahead of its reader, if there is room without demotions."""
@@ -191,9 +206,8 @@ class Opening:
         try:
             live.ddr_fd = await self._moves.promote(live)
             live.from_nvme = True
-        except NotFoundError:
-            with trio.CancelScope(shield=True):
-                await self._books.destroy(self._lives.sessions.pop(live.ino))
+        except VanishedError:
+            await self._forget(live)
             raise
         except OSError as error:
             if error.errno != errno.ENOSPC:
@@ -211,8 +225,8 @@ class Opening:
         if write and through:
             through = await self._reserve_usual(live)
         if through:
-            live.mode = Mode.PASSTHROUGH
             live.backing_id = self._plane.backing_open(live.ddr_fd)
+            live.mode = Mode.PASSTHROUGH
         else:
             live.mode = Mode.DIRECT if self._plane.direct_mmap else Mode.CACHED
         try:
@@ -254,13 +268,44 @@ class Opening:
                 if write:
                     live.writers -= 1
                     if not live.writers:
-                        await self._seal(live)
+                        await self._seal_or_later(live)
                 else:
                     live.readers -= 1
                 if not live.opens:
                     await self._detach(live)
                 live.last_use_s = trio.current_time()
         self._room.changed()
+
+    async def _seal_or_later(self, live: Live) -> None:
+        """Seal an object whose last writer is gone; if the catalogue can't take it, `seal_late` tries again."""
+        if live.sealed:
+            await self._books.reserve(live, 0)
+            return
+        try:
+            await self._seal(live)
+        except OSError as error:
+            log.warning(
+                "object can't be sealed, will be tried again", ino=live.ino, errno=error.errno, error=str(error)
+            )
+
+    async def seal_late(self, live: Live) -> None:
+        """Seal what `release` could not seal; raise nothing, the next call may do better."""
+        async with live.lock:
+            if live.sealed or live.writers or live.tier is not Tier.DDR:
+                return
+            opened = live.ddr_fd < 0
+            try:
+                if opened:
+                    live.ddr_fd = self._ddr.open(live.ino)
+                with trio.CancelScope(shield=True):
+                    await self._seal(live)
+                log.info("object sealed late", ino=live.ino)
+            except OSError:
+                return
+            finally:
+                if opened and live.ddr_fd >= 0:
+                    os.close(live.ddr_fd)
+                    live.ddr_fd = -1
 
     async def _seal(self, live: Live) -> None:
         info = os.fstat(live.ddr_fd)

@@ -90,8 +90,8 @@ class Room:
     async def _free(self, need_blocks: int, asker: Live, deadline: float) -> bool:
         """Demote, or wait for a change; whether trying again makes sense."""
         chosen = self._choose(need_blocks, asker)
-        if chosen:
-            return await self._demote_all(chosen) > 0 or self._moving > 0
+        if chosen and await self._demote_all(chosen):
+            return True
         busy = self._moving or any(
             live is not asker and live.tier is Tier.DDR and (live.opens or live.lock.locked())
             for live in self._lives.values()

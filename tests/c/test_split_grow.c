@@ -2,6 +2,8 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/magic.h>
+#include <sys/mman.h>
+#include <sys/mount.h>
 #include <sys/stat.h>
 #include <sys/vfs.h>
 #include <unistd.h>
@@ -317,6 +319,67 @@ static void test_grow_on_disk(void **state)
 	tear_down(&rig, fd);
 }
 
+/* A tmpfs of huge pages takes 2 MiB for a byte. */
+static void test_grow_by_huge_pages(void **state)
+{
+	enum { HUGE_KIB = 2048 };
+	char dir[] = "/tmp/kvd-test-XXXXXX";
+	struct kvd_split_ask ask;
+	struct rig rig;
+	int fd = set_up(&rig, 0);
+	uint64_t unique;
+	int huge;
+
+	(void)state;
+	assert_non_null(mkdtemp(dir));
+	assert_int_equal(mount("kvd-test", dir, "tmpfs", MS_NODEV, "size=16m,huge=always"), 0);
+	huge = open(dir, O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
+	assert_int_equal(umount2(dir, MNT_DETACH), 0);
+	assert_int_equal(rmdir(dir), 0);
+	assert_true(huge >= 0);
+	rig_add(&rig, 6, huge, HUGE_KIB * KIB);
+	expect_write_reply(&rig, send_write(&rig, 6, 5, data, 4 * KIB), 4 * KIB);
+	assert_true(held_bytes(huge) <= HUGE_KIB * KIB);
+	/* More in the same page, and a step over its end. */
+	expect_write_reply(&rig, send_write(&rig, 6, 512 * KIB, data, RIG_IO_BYTES), RIG_IO_BYTES);
+	unique = send_write(&rig, 6, (HUGE_KIB - 1) * KIB, data, 2 * KIB);
+	expect_ask(&rig, unique, &ask);
+	assert_int_equal(ask.need_bytes, 2 * HUGE_KIB * KIB);
+	assert_int_equal(kvd_split_object_limit(rig.split, 6, ask.need_bytes), 0);
+	peer_send(&rig, unique, 0, NULL, 0);
+	expect_write_reply(&rig, unique, 2 * KIB);
+	assert_true(held_bytes(huge) <= ask.need_bytes);
+	close(huge);
+	tear_down(&rig, fd);
+}
+
+/* The file itself refuses to grow: what fitted is told, then the error. */
+static void test_write_fails(void **state)
+{
+	struct rig rig;
+	int fd = set_up(&rig, 0);
+	int sealed = memfd_create("kvd-test", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+	struct kvd_split_event event;
+
+	(void)state;
+	assert_int_equal(ftruncate(sealed, 8 * KIB), 0);
+	assert_int_equal(fcntl(sealed, F_ADD_SEALS, F_SEAL_GROW), 0);
+	rig_add(&rig, 6, sealed, UINT64_MAX);
+	expect_write_reply(&rig, send_write(&rig, 6, 0, data, 16 * KIB), 8 * KIB);
+	expect_data(sealed, 0, 8 * KIB);
+	kernel_expect_error(&rig, send_write(&rig, 6, 8 * KIB, data, 1), EPERM);
+	event = expect_event(&rig, KVD_EVENT_IO_ERROR);
+	assert_int_equal(event.node, 6);
+	assert_int_equal(event.value, EPERM);
+	kernel_expect_error(&rig, send_fallocate(&rig, 6, 0, 0, 64 * KIB), EPERM);
+	expect_event(&rig, KVD_EVENT_IO_ERROR);
+	/* No claim was left behind. */
+	assert_int_equal(kvd_split_object_limit(rig.split, 6, 8 * KIB), 0);
+	expect_write_reply(&rig, send_write(&rig, 6, 0, data, 8 * KIB), 8 * KIB);
+	close(sealed);
+	tear_down(&rig, fd);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -331,6 +394,8 @@ int main(void)
 		cmocka_unit_test(test_fallocate),
 		cmocka_unit_test(test_write_into_allocated),
 		cmocka_unit_test(test_grow_on_disk),
+		cmocka_unit_test(test_grow_by_huge_pages),
+		cmocka_unit_test(test_write_fails),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,9 +1,11 @@
 /* The two negotiations, and the life of the threads. */
+#include <dirent.h>
 #include <errno.h>
 #include <linux/sockios.h>
 #include <pthread.h>
 #include <sched.h>
 #include <sys/ioctl.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
@@ -206,6 +208,70 @@ static void test_bad_config(void **state)
 	kvd_split_fini(NULL);
 }
 
+static int open_files(void)
+{
+	DIR *dir = opendir("/proc/self/fd");
+	int count = 0;
+
+	assert_non_null(dir);
+	while (readdir(dir))
+		count++;
+	closedir(dir);
+	return count;
+}
+
+/* Each descriptor in turn can't be had: nothing leaks (the sanitizer looks after memory). */
+static void test_out_of_descriptors(void **state)
+{
+	struct kvd_split_config config = { .readers = 3, .io_bytes_max = 1 << 20, .background = 16, .pending_max = 8 };
+	kvd_split *split = NULL;
+	struct rlimit before;
+	int pair[2];
+	int failures = 0;
+	int files;
+	int error;
+
+	(void)state;
+	assert_int_equal(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair), 0);
+	config.fuse_fd = pair[0];
+	config.peer_fd = pair[1];
+	assert_int_equal(getrlimit(RLIMIT_NOFILE, &before), 0);
+	files = open_files();
+	do {
+		struct rlimit tight = { .rlim_cur = (rlim_t)(pair[1] + 1 + failures), .rlim_max = before.rlim_max };
+
+		assert_int_equal(setrlimit(RLIMIT_NOFILE, &tight), 0);
+		error = kvd_split_init(&config, &split);
+		assert_int_equal(setrlimit(RLIMIT_NOFILE, &before), 0);
+		assert_true(error == 0 || error == -EMFILE);
+		failures += error != 0;
+		assert_true(error == 0 || open_files() == files);
+	} while (error);
+	/* stop, work, events, and one epoll a reader. */
+	assert_int_equal(failures, 6);
+	kvd_split_fini(split);
+	assert_int_equal(open_files(), files);
+	close(pair[0]);
+	close(pair[1]);
+}
+
+static void test_start_of_what_is_no_socket(void **state)
+{
+	struct kvd_split_config config = { .readers = 1, .io_bytes_max = 1 << 20, .background = 16, .pending_max = 8 };
+	kvd_split *split;
+	int pair[2];
+
+	(void)state;
+	assert_int_equal(pipe(pair), 0);
+	config.fuse_fd = pair[0];
+	config.peer_fd = pair[1];
+	assert_int_equal(kvd_split_init(&config, &split), 0);
+	assert_int_equal(kvd_split_start(split), -ENOTSOCK);
+	kvd_split_fini(split);
+	close(pair[0]);
+	close(pair[1]);
+}
+
 static void test_unmount_ends_the_threads(void **state)
 {
 	static const int errors[] = { ENODEV, ECONNABORTED };
@@ -312,6 +378,8 @@ int main(void)
 		cmocka_unit_test(test_newer_major_is_offered_ours),
 		cmocka_unit_test(test_peer_refuses),
 		cmocka_unit_test(test_bad_config),
+		cmocka_unit_test(test_out_of_descriptors),
+		cmocka_unit_test(test_start_of_what_is_no_socket),
 		cmocka_unit_test(test_unmount_ends_the_threads),
 		cmocka_unit_test(test_stop_answers_what_is_pending),
 		cmocka_unit_test(test_stop_with_a_full_peer),

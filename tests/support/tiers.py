@@ -73,7 +73,12 @@ class Tiers:
         with self.catalog.db.transaction():
             inode = self.catalog.names.make(ROOT_INO, name, mode=0o100644, uid=0, gid=0, now_ns=1)
             self.catalog.placements.add(inode.ino)
-        await self.objects.create(inode.ino, ROOT_INO)
+        try:
+            await self.objects.create(inode.ino, ROOT_INO)
+        except BaseException:  # as `Operations` does
+            self.catalog.names.vanish(inode.ino, 1)
+            await self.objects.abandon(inode.ino)
+            raise
         return inode.ino
 
     def write(self, ino: int, content: bytes, offset: int = 0) -> None:

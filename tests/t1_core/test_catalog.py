@@ -2,6 +2,7 @@
 
 import errno
 import os
+import resource
 import sqlite3
 import stat
 import subprocess
@@ -172,6 +173,28 @@ def test_transactions_are_all_or_nothing(catalog):
     with pytest.raises(KeyError):
         half_done()
     assert catalog.names.lookup(ROOT_INO, b"f") is None
+
+
+@pytest.fixture
+def full_disk():
+    """A function that lets files grow no more, or again."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    yield lambda full: resource.setrlimit(resource.RLIMIT_FSIZE, (4096 if full else soft, hard))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_a_commit_that_fails_is_undone_and_does_not_swallow_the_next(catalog, full_disk):
+    before = make(catalog, ROOT_INO, b"before")
+    full_disk(True)
+    refused(errno.EIO, make, catalog, ROOT_INO, b"during")
+    refused(errno.EIO, catalog.placements.add, before.ino)
+    full_disk(False)
+    assert catalog.names.lookup(ROOT_INO, b"during") is None
+    make(catalog, ROOT_INO, b"after")
+    catalog.close()
+    again = Catalog.open(catalog.db.path.parent, page_bytes=PAGE_BYTES)
+    assert {entry.name for entry in again.names.listing(ROOT_INO)} == {b"before", b"after"}
+    again.close()
 
 
 def test_faults_are_bounded(catalog, monkeypatch):

@@ -8,6 +8,7 @@ import json
 import mmap
 import os
 import select
+import signal
 import socket
 import stat
 import subprocess
@@ -36,6 +37,10 @@ from kvd.tier.plane import Mode, PlaneObject, Sums
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+pytestmark = pytest.mark.skipif(
+    os.geteuid() != 0 or not os.access("/dev/fuse", os.R_OK | os.W_OK), reason="needs root and /dev/fuse"
+)
+
 MS_NOSUID, MS_NODEV, MNT_DETACH = 2, 4, 2
 MIB = 1 << 20
 DEADLINE_S = 20
@@ -59,6 +64,8 @@ class TinyOperations(pyfuse3.Operations):
         self.opens: dict[int, int] = {}
         self.backing: dict[int, int] = {}
         self.asks: list[int] = []
+        self.unmounted = trio.Event()
+        self.opening = trio.Lock()
         self.next_node = 2
 
     def entry(self, node: int) -> pyfuse3.EntryAttributes:
@@ -79,7 +86,9 @@ class TinyOperations(pyfuse3.Operations):
     async def forget(self, inode_list: Any) -> None:
         pass
 
-    def add(self, node: int, mode: Mode) -> None:
+    def add(self, node: int, name: bytes) -> None:
+        passes = Feature.PASSTHROUGH in self.split.features and not name.endswith(b".direct")
+        mode = Mode.PASSTHROUGH if passes else Mode.DIRECT
         fd = os.open(self.store / str(node), os.O_RDWR | os.O_CREAT, 0o600)
         try:
             if mode is Mode.PASSTHROUGH:
@@ -94,29 +103,37 @@ class TinyOperations(pyfuse3.Operations):
         node, self.next_node = self.next_node, self.next_node + 1
         if name != TMPFILE_NAME:
             self.nodes[name] = node
-        self.add(node, Mode.DIRECT if name.endswith(b".direct") else Mode.PASSTHROUGH)
+        self.add(node, name)
         self.opens[node] = 1
         return pyfuse3.FileInfo(fh=node), self.entry(node)
 
     async def open(self, inode: int, flags: int, ctx: Any) -> pyfuse3.FileInfo:
-        if not self.opens.get(inode):
-            names = {node: name for name, node in self.nodes.items()}
-            self.add(inode, Mode.DIRECT if names[inode].endswith(b".direct") else Mode.PASSTHROUGH)
-        self.opens[inode] = self.opens.get(inode, 0) + 1
+        async with self.opening:
+            if not self.opens.get(inode):
+                names = {node: name for name, node in self.nodes.items()}
+                self.add(inode, names[inode])
+            self.opens[inode] = self.opens.get(inode, 0) + 1
         return pyfuse3.FileInfo(fh=inode)
 
     async def release(self, fh: int) -> None:
-        self.opens[fh] -= 1
-        if not self.opens[fh]:
-            await self.split.object_remove(fh)
-            if fh in self.backing:
-                self.split.backing_close(self.backing.pop(fh))
+        async with self.opening:
+            self.opens[fh] -= 1
+            if not self.opens[fh]:
+                await self.split.object_remove(fh)
+                if fh in self.backing:
+                    self.split.backing_close(self.backing.pop(fh))
+        say(event="RELEASED")
 
     async def setxattr(self, inode: int, name: bytes, value: bytes, ctx: Any) -> None:
         if name != ASK_GROW:
             raise pyfuse3.FUSEError(errno.EOPNOTSUPP)
         ask = parse_ask(value)
         self.asks.append(ask.need_bytes)
+        if inode == self.nodes.get(b"stuck.direct"):
+            say(event="STUCK")
+            # Its writer is killed, and the last release takes the object away.
+            await self.unmounted.wait()
+            raise pyfuse3.FUSEError(errno.EINTR)
         if ask.need_bytes > 8 * MIB:
             raise pyfuse3.FUSEError(errno.ENOSPC)
         self.split.object_limit(inode, ask.need_bytes)
@@ -146,30 +163,51 @@ async def daemon(mountpoint: str, store: str) -> None:
             async for event in split.events():
                 say(event=event.kind.name, features=int(split.features))
                 if event.kind is EventKind.UNMOUNTED:
+                    operations.unmounted.set()
                     pyfuse3.terminate()
                     break
         stats = split.statistics()
-        say(reads=stats.reads, writes=stats.writes, objects=stats.objects, asks=operations.asks, repr=repr(split))
+        say(
+            reads=stats.reads,
+            writes=stats.writes,
+            objects=stats.objects,
+            asks=operations.asks,
+            interrupted=stats.interrupted,
+            repr=repr(split),
+        )
 
 
 class Mount:
-    def __init__(self, path: Path, process: subprocess.Popen[str]) -> None:
+    def __init__(self, path: Path, process: subprocess.Popen[bytes]) -> None:
         self.path = path
         self.process = process
+        self.said = b""
+        self.features = Feature(0)
 
     def next_line(self) -> dict[str, Any]:
         assert self.process.stdout is not None
-        readable, _, _ = select.select([self.process.stdout], [], [], DEADLINE_S)
-        assert readable, "the daemon says nothing"
-        line = self.process.stdout.readline()
-        assert line, "the daemon ended"
+        while b"\n" not in self.said:
+            readable, _, _ = select.select([self.process.stdout], [], [], DEADLINE_S)
+            assert readable, "the daemon says nothing"
+            chunk = os.read(self.process.stdout.fileno(), 65536)
+            assert chunk, "the daemon ended"
+            self.said += chunk
+        line, self.said = self.said.split(b"\n", 1)
         said = json.loads(line)
         assert isinstance(said, dict)
         return said
 
-    def unmount(self) -> dict[str, Any]:
+    def wait_for(self, event: str) -> dict[str, Any]:
+        while (line := self.next_line()).get("event") != event:
+            pass
+        return line
+
+    def unmount(self, releases: int) -> dict[str, Any]:
+        """Unmount once so many releases came: the kernel does not wait for them, and drops those under way."""
+        for _ in range(releases):
+            self.wait_for("RELEASED")
         check_libc(libc.umount2(os.fsencode(self.path), 0), "umount")
-        assert self.next_line()["event"] == "UNMOUNTED"
+        self.wait_for("UNMOUNTED")
         last = self.next_line()
         assert self.process.wait(DEADLINE_S) == 0
         return last
@@ -181,10 +219,10 @@ def mounted(tmp_path: Path) -> Iterator[Mount]:
     path.mkdir()
     store.mkdir()
     check_libc(libc.mount(b"kvd-test", os.fsencode(store), b"tmpfs", MS_NOSUID | MS_NODEV, b"size=64m"), "mount tmpfs")
-    process = subprocess.Popen([sys.executable, __file__, path, store], stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen([sys.executable, __file__, path, store], stdout=subprocess.PIPE)
     try:
         mount = Mount(path, process)
-        assert mount.next_line()["event"] == "INIT"
+        mount.features = Feature(mount.wait_for("INIT")["features"])
         yield mount
     finally:
         libc.umount2(os.fsencode(path), MNT_DETACH)
@@ -219,6 +257,8 @@ def write_and_read(path: Path, data: mmap.mmap) -> None:
 
 
 def test_passed_through_file(mounted: Mount) -> None:
+    if Feature.PASSTHROUGH not in mounted.features:
+        pytest.skip("this kernel has no FUSE passthrough")
     data = random_pages(3 * MIB + 17)
     write_and_read(mounted.path / "file", data)
     with pytest.raises(FileNotFoundError):
@@ -227,7 +267,7 @@ def test_passed_through_file(mounted: Mount) -> None:
     os.posix_fallocate(fd, 0, 4 * MIB)
     assert os.fstat(fd).st_size == 4 * MIB
     os.close(fd)
-    last = mounted.unmount()
+    last = mounted.unmount(releases=3)
     assert (last["reads"], last["writes"], last["objects"]) == (0, 0, 0)
     assert last["asks"] == [4 * MIB]
 
@@ -245,11 +285,21 @@ def test_direct_file_asks(mounted: Mount) -> None:
     assert (mounted.path / "big.direct").stat().st_size == 2 * len(data) + MIB
     with pytest.raises(OSError, match="not supported"):
         os.setxattr(mounted.path / "file.direct", ASK_GROW, b"")
-    last = mounted.unmount()
+    last = mounted.unmount(releases=3)
     assert last["reads"] >= 3
     assert last["writes"] >= 9
     assert last["asks"][:4] == [MIB, 2 * MIB, 3 * MIB, 3 * MIB + 4096]
     assert last["objects"] == 0
+
+
+def test_writer_is_killed_while_it_waits(mounted: Mount) -> None:
+    path = mounted.path / "stuck.direct"
+    writer = subprocess.Popen([sys.executable, "-c", f"open({str(path)!r}, 'wb', buffering=0).write(b'x')"])
+    mounted.wait_for("STUCK")
+    writer.terminate()
+    assert writer.wait(DEADLINE_S) == -signal.SIGTERM
+    assert path.stat().st_size == 0
+    assert mounted.unmount(releases=1)["interrupted"] == 1
 
 
 def test_unnamed_file(mounted: Mount) -> None:
@@ -258,7 +308,7 @@ def test_unnamed_file(mounted: Mount) -> None:
     assert os.pread(fd, 9, 0) == b"unnamed"
     assert stat.S_ISREG(os.fstat(fd).st_mode)
     os.close(fd)
-    mounted.unmount()
+    mounted.unmount(releases=1)
 
 
 def test_parse_ask() -> None:
