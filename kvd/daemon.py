@@ -22,7 +22,7 @@ from kvd.api.backend import FeatureOff
 from kvd.catalog.catalog import Catalog
 from kvd.control import DaemonControl, Features
 from kvd.errors import CantFlushError, ExitCode, UnavailableError
-from kvd.flush import flush
+from kvd.flush import Flushed, flush
 from kvd.fs.operations import Operations
 from kvd.fs.split import ALL_FEATURES, EventKind, Feature, Split
 from kvd.fs.virtual import Virtual
@@ -51,8 +51,8 @@ NVME_GROWTH = 2
 HANDLERS_MAX = 1000
 """Requests that wait in Python at once; each is one trio task."""
 RELEASE_S = 1.0
-NEGOTIATE_S = 30.0
 """What clients get to close their files after the unmount, before the flush begins."""
+NEGOTIATE_S = 30.0
 CHECKPOINT_S = 5.0
 LOCK_NAME = "lock"
 
@@ -172,8 +172,9 @@ class _Daemon:
                 front.cancel_scope.cancel()
             self._notifier.stopping()
             mount.unmount(self._system, config)
-            await self._flush(catalog, objects)
+            flushed = await self._flush(objects)
             plane.cancel_scope.cancel()
+        await self._leave(catalog, objects, flushed)
 
     async def _names(self) -> None:
         """Serve names until the split ends the conversation; then there is nothing left to do but stop."""
@@ -202,21 +203,27 @@ class _Daemon:
                 case _:
                     assert_never(event.kind)
 
-    async def _flush(self, catalog: Catalog, objects: Objects) -> None:
+    async def _flush(self, objects: Objects) -> Flushed:
         with trio.move_on_after(RELEASE_S):
             await objects.released()
-        result = await flush(objects, flush_s=self._config.daemon.flush_s, notifier=self._notifier)
-        await catalog.db.sync()
-        if result.left:
+        return await flush(objects, flush_s=self._config.daemon.flush_s, notifier=self._notifier)
+
+    async def _leave(self, catalog: Catalog, objects: Objects, flushed: Flushed) -> None:
+        """Give DDR back if nothing is only there."""
+        ddr = self._config.ddr.path
+        if flushed.left:
             self._status = ExitCode.CANT_FLUSH
             logger.error(
                 "objects could not be flushed; the ddr tmpfs stays, and the next start finds them there",
-                objects=result.left,
-                reason=result.reason,
-                ddr=self._config.ddr.path,
+                objects=flushed.left,
+                reason=flushed.reason,
+                ddr=ddr,
             )
-            return
-        mount.unmount_tmpfs(self._system, self._config.ddr.path)
+        else:
+            await objects.leave_ddr()
+        await catalog.db.sync()
+        if not flushed.left:
+            mount.unmount_tmpfs(self._system, ddr)
 
     def _features(self, split: Split) -> Features:
         on = tuple(feature.name.lower() for feature in Feature if feature in split.features and feature.name)
