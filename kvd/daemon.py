@@ -22,7 +22,7 @@ from kvd.api.backend import FeatureOff
 from kvd.catalog.catalog import Catalog
 from kvd.control import DaemonControl, Features
 from kvd.errors import CantFlushError, ExitCode, UnavailableError
-from kvd.flush import flush
+from kvd.flush import Flushed, flush
 from kvd.fs.operations import Operations
 from kvd.fs.split import ALL_FEATURES, EventKind, Feature, Split
 from kvd.fs.virtual import Virtual
@@ -176,8 +176,9 @@ class _Daemon:
             self._notifier.stopping()
             await _quiet(split)
             mount.unmount(self._system, config)
-            await self._flush(catalog, objects)
+            flushed = await self._flush(objects)
             plane.cancel_scope.cancel()
+        await self._leave(catalog, objects, flushed)
 
     async def _names(self) -> None:
         """Serve names until the split ends the conversation; then there is nothing left to do but stop."""
@@ -207,23 +208,29 @@ class _Daemon:
                 case _:
                     assert_never(event.kind)
 
-    async def _flush(self, catalog: Catalog, objects: Objects) -> None:
+    async def _flush(self, objects: Objects) -> Flushed:
         with trio.move_on_after(RELEASE_S):
             await self._unmounted.wait()
         if self._unmounted.is_set():
             await objects.close_all()
-        result = await flush(objects, flush_s=self._config.daemon.flush_s, notifier=self._notifier)
-        await catalog.db.sync()
-        if result.left:
+        return await flush(objects, flush_s=self._config.daemon.flush_s, notifier=self._notifier)
+
+    async def _leave(self, catalog: Catalog, objects: Objects, flushed: Flushed) -> None:
+        """Give DDR back if nothing is only there."""
+        ddr = self._config.ddr.path
+        if flushed.left:
             self._status = ExitCode.CANT_FLUSH
             logger.error(
                 "objects could not be flushed; the ddr tmpfs stays, and the next start finds them there",
-                objects=result.left,
-                reason=result.reason,
-                ddr=self._config.ddr.path,
+                objects=flushed.left,
+                reason=flushed.reason,
+                ddr=ddr,
             )
-            return
-        mount.unmount_tmpfs(self._system, self._config.ddr.path)
+        else:
+            await objects.leave_ddr()
+        await catalog.db.sync()
+        if not flushed.left:
+            mount.unmount_tmpfs(self._system, ddr)
 
     def _features(self, split: Split) -> Features:
         on = tuple(feature.name.lower() for feature in Feature if feature in split.features and feature.name)

@@ -51,6 +51,8 @@ async def flush(objects: Objects, *, flush_s: float, notifier: Notifier) -> Flus
     for ino in inos:
         send.send_nowait(ino)
     send.close()
+    if inos:
+        _say(result, notifier)
     with trio.move_on_after(flush_s) as scope:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(_report, result, notifier)
@@ -84,7 +86,11 @@ async def _leave(objects: Objects, ino: int) -> int:
 async def _report(result: Flushed, notifier: Notifier) -> None:
     while True:
         await trio.sleep(REPORT_S)
-        line = f"flushing to NVMe: {result.done} of {result.total} objects, {result.bytes_done >> 20} MiB"
-        logger.info(line)
-        notifier.status(line)
-        notifier.extend(EXTEND_S)
+        _say(result, notifier)
+
+
+def _say(result: Flushed, notifier: Notifier) -> None:
+    line = f"flushing to NVMe: {result.done} of {result.total} objects, {result.bytes_done >> 20} MiB"
+    logger.info(line)
+    notifier.status(line)
+    notifier.extend(EXTEND_S)

@@ -78,7 +78,7 @@ class Lives:
             raise VanishedError(f"no object {ino}") from error
         async with live.lock:
             if ino not in self.sessions:  # deleted while this waited
-                raise NotFoundError(f"no object {ino}")
+                raise VanishedError(f"no object {ino}")
             try:
                 yield live
             finally:

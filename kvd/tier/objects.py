@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import time
 from typing import TYPE_CHECKING
 
 import trio
@@ -19,6 +20,7 @@ from kvd.tier.moves import Moves
 from kvd.tier.opening import OBJECT_BYTES_MAX, Opening
 from kvd.tier.plane import Mode
 from kvd.tier.prefetch import Prefetch
+from kvd.tier.recovery import fall_back
 from kvd.tier.room import Room
 from kvdriver import BLOCK_BYTES, Tier
 
@@ -117,6 +119,28 @@ class Objects:
                 await self._ddr.remove(ino)
                 await self.moves.forget_copy(live)
         self.room.changed()
+
+    async def leave_ddr(self) -> None:
+        """Make what is still in DDR its last copy, as the next start would; what has no name and is open goes.
+
+        For the very end: nobody asks for anything any more, and the files in DDR go now.
+        """
+        lives = list(self.lives.by_ino.values())
+        unnamed = set(self._catalog.names.orphans())
+        with self._catalog.db.transaction():
+            for live in lives:
+                if live.ino in unnamed or live.tier is not Tier.DDR:
+                    continue
+                if live.copy is None:
+                    self._catalog.names.vanish(live.ino, time.time_ns())
+                else:
+                    fall_back(self._catalog, live.copy)
+            for ino in unnamed:
+                self._catalog.names.remove(ino)
+        for live in lives:
+            await self._ddr.remove(live.ino)
+            if live.ino in unnamed:
+                await self.moves.forget_copy(live)
 
     # -- changing ------------------------------------------------------------------------------------------------
 

@@ -14,6 +14,7 @@ import trio
 
 from kvd.errors import DamagedError, NoSpaceError, VanishedError
 from kvd.policy.reservation import UsualSize
+from kvd.tier.ddr import STAT_BLOCK_BYTES
 from kvd.tier.moves import stale
 from kvd.tier.plane import Mode, PlaneObject, Sums
 from kvdriver import BLOCK_BYTES, Tier
@@ -327,10 +328,8 @@ class Opening:
     async def _refit(self, live: Live) -> None:
         """Charge what the file holds: reading a hole through a shared mapping gives it memory (tmpfs does that)."""
         if live.ddr_fd >= 0 and live.sealed:
-            info = os.fstat(live.ddr_fd)
-            if info.st_blocks * 512 // BLOCK_BYTES != live.mapped_blocks:
-                charges = ddr_charges(data_extents(live.ddr_fd, info.st_size), self._books.page_bytes)
-                await self._books.settle(live, charges)
+            if os.fstat(live.ddr_fd).st_blocks * STAT_BLOCK_BYTES // BLOCK_BYTES != live.mapped_blocks:
+                await self._books.settle(live, self._ddr.settle(live.ddr_fd, self._books.page_bytes))
 
     async def _detach(self, live: Live) -> None:
         await self._plane.object_remove(live.ino)

@@ -105,14 +105,9 @@ class Recovery:
             self._drop(ino)
         elif placement.tier == Tier.NVME and placement.sealed:
             await self._adopt_nvme(placement, copy)
-        elif copy.current:
-            self._catalog.placements.move(ino, Tier.NVME)
-            await self._adopt_nvme(placement, copy)
         else:
-            self._found.reverted += 1
-            with self._catalog.db.transaction():
-                self._catalog.names.setattr(ino, size=copy.size, mtime_ns=copy.mtime_ns)
-                self._catalog.placements.revert(ino, Tier.NVME)
+            self._found.reverted += not copy.current
+            fall_back(self._catalog, copy)
             await self._adopt_nvme(placement, copy)
 
     def _open_whole(self, ino: int) -> int:
@@ -182,3 +177,11 @@ class Recovery:
             with contextlib.suppress(FileNotFoundError):
                 self._ddr.file(ino).unlink()
             self._found.swept += 1
+
+
+def fall_back(catalog: Catalog, copy: Copy) -> None:
+    """Make an object its copy: with the copy's own length and time, if those are not the object's any more."""
+    with catalog.db.transaction():
+        if not copy.current:
+            catalog.names.setattr(copy.ino, size=copy.size, mtime_ns=copy.mtime_ns)
+        catalog.placements.revert(copy.ino, Tier.NVME)

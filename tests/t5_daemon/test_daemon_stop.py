@@ -150,6 +150,43 @@ def test_progress_is_told_while_a_flush_takes_time(kvd: Daemon) -> None:
     kvd.send(signal.SIGTERM)
     assert kvd.ended() == 0
     done = [int(line.split("NVMe: ")[1].split()[0]) for line in kvd.lines() if "flushing to NVMe: " in line]
-    assert done
-    assert done == sorted(done)
-    assert all(0 < count <= 1500 for count in done)
+    (flushed,) = [line for line in kvd.lines() if "flushed " in line]
+    assert (done[0], "objects=1500" in flushed) == (0, True)
+    assert done == sorted(set(done))
+    assert done[-1] < 1500
+
+
+def test_a_stop_without_anything_to_flush_says_so_in_one_line(kvd: Daemon) -> None:
+    kvd.up()
+    assert kvd.stop() == 0
+    (line,) = [line for line in kvd.lines() if "flush" in line]
+    assert "objects=0" in line
+
+
+def test_a_stop_under_open_files_leaves_a_clean_state(kvd: Daemon) -> None:
+    kvd.up()
+    kvd.write("read", os.urandom(MIB))
+    kvd.write("rewritten", b"before")
+    kvd.kvctl("sync", str(kvd.mount))
+    for name in ("unnamed", "unnamed on NVMe"):
+        kvd.write(name, b"gone")
+    kvd.kvctl("sync", str(kvd.mount / "unnamed on NVMe"))
+    (kvd.mount / "folder").mkdir()
+    folder = os.open(kvd.mount / "folder", os.O_RDONLY)
+    with (
+        (kvd.mount / "read").open("rb"),
+        (kvd.mount / "rewritten").open("wb", buffering=0) as rewritten,
+        (kvd.mount / "new").open("wb", buffering=0) as new,
+        (kvd.mount / "unnamed").open("rb"),
+        (kvd.mount / "unnamed on NVMe").open("rb"),
+    ):
+        rewritten.write(b"never ended")
+        new.write(b"never ended")
+        for name in ("unnamed", "unnamed on NVMe"):
+            (kvd.mount / name).unlink()
+        (kvd.mount / "folder").rmdir()
+        assert kvd.stop() == 0
+        assert kvd.faults() == []
+    os.close(folder)
+    kvd.up()
+    assert {"read"} <= set(os.listdir(kvd.mount)) <= {"read", "rewritten"}
