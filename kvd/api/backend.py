@@ -97,6 +97,7 @@ class Entry:
 class Step:
     """Progress of a long operation: object `done` of `total`.
 
+    `bytes_done` is of all objects so far.
     `error` says why this one could not be done, and `code` the same for programs: an errno name such as ``EBUSY``.
     """
 
