@@ -11,7 +11,7 @@ static int io_error(kvd_split *split, const struct kvd_object *object, int error
 	return error;
 }
 
-/* A range whose end, rounded up to a page, off_t can't hold never comes from a kernel. */
+/* Whether off_t can hold the end of a range, rounded up to a page. */
 static bool is_range(uint64_t offset, uint64_t length)
 {
 	const uint64_t end_max = (uint64_t)INT64_MAX - KVD_PAGE_BYTES_MAX;
@@ -55,8 +55,13 @@ int kvd_data_read(struct kvd_reader *reader, const struct kvd_request *request)
 	ssize_t got;
 	size_t skew;
 
-	if (request->body_bytes < sizeof(*in) || in->size > split->config.io_bytes_max || !is_range(in->offset, in->size))
+	if (request->body_bytes < sizeof(*in) || in->size > split->config.io_bytes_max || in->offset > INT64_MAX)
 		return -EINVAL;
+	if (!is_range(in->offset, in->size)) {
+		/* Behind the end of any file. */
+		kvd_reply_data(split, request->header->unique, NULL, 0);
+		return 0;
+	}
 	object = kvd_object_get(&split->objects, request->header->nodeid);
 	if (!object)
 		return kvd_forward_io(split, request);
@@ -206,9 +211,10 @@ int kvd_data_lseek(kvd_split *split, const struct kvd_request *request)
 	off_t at;
 	int error;
 
-	if (request->body_bytes < sizeof(*in) || (in->whence != SEEK_DATA && in->whence != SEEK_HOLE) ||
-	    in->offset > INT64_MAX)
+	if (request->body_bytes < sizeof(*in) || (in->whence != SEEK_DATA && in->whence != SEEK_HOLE))
 		return -EINVAL;
+	if (in->offset > INT64_MAX)
+		return -ENXIO; /* a negative one */
 	object = kvd_object_get(&split->objects, request->header->nodeid);
 	if (!object)
 		return -EINVAL; /* as for FALLOCATE */
