@@ -2,6 +2,7 @@
 
 #include <assert.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -283,6 +284,16 @@ int kvd_mover_cancel(kvd_mover *mover, uint64_t token)
 int kvd_mover_eventfd(const kvd_mover *mover)
 {
 	return mover->event_fd;
+}
+
+int kvd_mover_punch(int fd, uint64_t offset, uint64_t bytes)
+{
+	if (offset > INT64_MAX || bytes > INT64_MAX)
+		return -EINVAL;
+	while (fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)offset, (off_t)bytes))
+		if (errno != EINTR)
+			return -errno;
+	return 0;
 }
 
 uint32_t kvd_mover_reap(kvd_mover *mover, struct kvd_mover_result *out, uint32_t max)

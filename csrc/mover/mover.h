@@ -75,6 +75,8 @@ int kvd_mover_cancel(kvd_mover *mover, uint64_t token);
 int kvd_mover_eventfd(const kvd_mover *mover);
 uint32_t kvd_mover_reap(kvd_mover *mover, struct kvd_mover_result *out, uint32_t max);
 void kvd_mover_stats(const kvd_mover *mover, struct kvd_mover_stats *out);
+/* Free the storage of a file's range, which then reads as zeros. 0 or -errno. */
+int kvd_mover_punch(int fd, uint64_t offset, uint64_t bytes);
 /* cffi: end */
 
 #endif

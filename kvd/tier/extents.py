@@ -5,7 +5,10 @@ from __future__ import annotations
 import errno
 import os
 
+from kvd.tier._mover import lib
 from kvdriver import BLOCK_BYTES, MapRun
+
+STAT_BLOCK_BYTES = 512
 
 
 def data_extents(fd: int, size: int) -> list[tuple[int, int]]:
@@ -24,6 +27,18 @@ def data_extents(fd: int, size: int) -> list[tuple[int, int]]:
         at = min(os.lseek(fd, start, os.SEEK_HOLE), size)
         extents.append((start, at))
     return extents
+
+
+def free_unwritten(fd: int, extents: list[tuple[int, int]], size: int) -> None:
+    """Give back what a file holds without data: what fallocate set aside and nobody wrote."""
+    held_blocks = os.fstat(fd).st_blocks * STAT_BLOCK_BYTES // BLOCK_BYTES
+    if held_blocks <= sum(-(-end // BLOCK_BYTES) - start // BLOCK_BYTES for start, end in extents):
+        return
+    at = 0
+    for start, end in [*extents, (size, size)]:
+        if start > at and (code := lib.kvd_mover_punch(fd, at, start - at)):
+            raise OSError(-code, os.strerror(-code))
+        at = end
 
 
 def page_runs(extents: list[tuple[int, int]], page_bytes: int) -> tuple[tuple[int, int], ...]:

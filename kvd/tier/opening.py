@@ -13,7 +13,7 @@ import trio
 
 from kvd.errors import DamagedError, NoSpaceError, NotFoundError
 from kvd.policy.reservation import UsualSize
-from kvd.tier.extents import data_extents, ddr_charges
+from kvd.tier.extents import data_extents, ddr_charges, free_unwritten
 from kvd.tier.moves import stale
 from kvd.tier.plane import Mode, PlaneObject, Sums
 from kvdriver import BLOCK_BYTES, Tier
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from kvd.tier.plane import DataPlane
     from kvd.tier.room import Room
 
-OBJECT_BYTES_MAX = 16 << 40
+OBJECT_BYTES_MAX = (16 << 40) - BLOCK_BYTES
 """As ext4 with 4 KiB blocks has it; beyond it EFBIG."""
 FIRST_GUESS_BYTES_MAX = 64 << 20
 FIRST_GUESS_SHARE = 16
@@ -135,6 +135,9 @@ class Opening:
         live.copy = stale(live.copy)
         if truncate:
             live.damaged = False
+        else:  # from now on its DDR file tells the time
+            inode = self._catalog.names.inode(live.ino)
+            os.utime(live.ddr_fd, ns=(inode.atime_ns, inode.mtime_ns))
 
     async def _empty(self, live: Live) -> None:
         """Give an object's bytes up, for a DDR file of no length."""
@@ -250,17 +253,22 @@ class Opening:
 
     async def _seal(self, live: Live) -> None:
         info = os.fstat(live.ddr_fd)
-        os.ftruncate(live.ddr_fd, info.st_size)  # frees what fallocate put beyond the end
-        await self._books.settle(live, ddr_charges(data_extents(live.ddr_fd, info.st_size), self._books.page_bytes))
+        size = min(info.st_size, OBJECT_BYTES_MAX)
+        if size < info.st_size:
+            self._moves.cut(live, size, info.st_size)
+        os.ftruncate(live.ddr_fd, size)  # frees what fallocate put beyond the end
+        extents = data_extents(live.ddr_fd, size)
+        free_unwritten(live.ddr_fd, extents, size)
+        await self._books.settle(live, ddr_charges(extents, self._books.page_bytes))
         with self._catalog.db.transaction():
             self._catalog.names.setattr(
                 live.ino,
-                size=info.st_size,
+                size=size,
                 mtime_ns=info.st_mtime_ns,
                 ctime_ns=max(info.st_ctime_ns, self._catalog.names.inode(live.ino).ctime_ns),
             )
             self._catalog.placements.seal(live.ino, Tier.DDR, changed=True)
-        live.size, live.sealed, live.copy = info.st_size, True, stale(live.copy)
+        live.size, live.sealed, live.copy = size, True, stale(live.copy)
         if live.usual_key:
             self._usual.learn(live.usual_key, live.mapped_blocks)
         self._lives.store_hits(live)
