@@ -135,7 +135,7 @@ class _Daemon:
         objects.lives.adopt(recovered.sessions, recovered.resident)
         await objects.room.resize_nvme()
         control = DaemonControl(config, catalog, objects, books, device, lambda: self._features(split))
-        virtual = Virtual(control.status, control.sessions)
+        virtual = Virtual(control.status, control.sessions, split.statistics)
         operations = Operations(catalog, objects, books, virtual, objects_max=SESSIONS_MAX)
         pyfuse3.init(operations, f"/dev/fd/{peer.detach()}", {"default_permissions"})  # libfuse closes it
         stack.callback(pyfuse3.close, unmount=False)

@@ -11,6 +11,7 @@ import trio
 from kvd.errors import VanishedError
 from kvd.tier.extents import copy_charges, total_blocks
 from kvd.tier.live import Live
+from kvd.tier.plane import Mode
 from kvdriver import Tier
 
 if TYPE_CHECKING:
@@ -101,6 +102,11 @@ class Lives:
     def peek(self, ino: int) -> Live | None:
         """Return the object if it is in memory; to read only, and only until the next await."""
         return self.by_ino.get(ino)
+
+    def is_passthrough(self, ino: int) -> bool:
+        """Whether the kernel itself reads and writes the object's DDR file."""
+        live = self.by_ino.get(ino)
+        return live is not None and live.mode is Mode.PASSTHROUGH
 
     def attributes(self, ino: int) -> os.stat_result | None:
         """Return what the DDR file says of an object that has a writer; the catalogue knows only at the seal."""

@@ -252,6 +252,12 @@ class Moves:
         except OSError as error:
             log.warning("fault can't be recorded", errno=error.errno, error=str(error))
 
+    def cut(self, live: Live, size: int, written_size: int) -> None:
+        """Record that an object ends before what was written: the kernel let a writer pass the longest length."""
+        path, what = self._path(live), f"cut at {size} bytes: no object can have {written_size}"
+        self._catalog.placements.note_fault(live.ino, path, None, what)
+        log.warning("object cut", path=path, ino=live.ino, what=what)
+
     def lose(self, live: Live, what: str) -> None:
         """Remove the names of an object whose bytes are gone."""
         path = self._path(live)
