@@ -325,7 +325,10 @@ void kvd_mover_stats(const kvd_mover *mover, struct kvd_mover_stats *out)
 
 int kvd_mover_punch(int fd, uint64_t offset, uint64_t bytes)
 {
-	if (fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)offset, (off_t)bytes) < 0)
-		return -errno;
+	if (offset > INT64_MAX || bytes > INT64_MAX)
+		return -EINVAL;
+	while (fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)offset, (off_t)bytes) < 0)
+		if (errno != EINTR)
+			return -errno;
 	return 0;
 }

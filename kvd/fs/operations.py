@@ -20,6 +20,7 @@ import trio
 from kvd.catalog.names import NAME_BYTES_MAX, fail
 from kvd.fs import attributes
 from kvd.fs.guard import guarded
+from kvd.fs.lookups import Lookups
 from kvd.fs.split import ASK_GROW, TMPFILE_NAME, parse_ask
 from kvd.fs.virtual import FOLDER, FOLDER_INO, is_virtual
 from kvd.fs.xattrs import Xattrs
@@ -53,13 +54,13 @@ class Operations(pyfuse3.Operations):
         self._virtual = virtual
         self._objects_max = objects_max
         self._xattrs = Xattrs(catalog, objects)
-        self._lookups: dict[int, int] = {}
+        self._lookups = Lookups()
         self._handles: dict[int, tuple[int, bool]] = {}
         self._contents: dict[int, bytes] = {}
         self._numbers = itertools.count(1)
 
     def __repr__(self) -> str:
-        return f"<Operations known={len(self._lookups)} open={len(self._handles)}>"
+        return f"<Operations {self._lookups!r} open={len(self._handles)}>"
 
     # -- finding -------------------------------------------------------------------------------------------------
 
@@ -79,15 +80,12 @@ class Operations(pyfuse3.Operations):
     async def forget(self, inode_list: Sequence[tuple[int, int]]) -> None:
         """Count the kernel's references down; delete what has neither name nor reference left."""
         for ino, count in inode_list:
-            left = self._lookups.get(ino, 0) - count
-            if left > 0:
-                self._lookups[ino] = left
-            else:
-                self._lookups.pop(ino, None)
-                try:  # nobody waits for an answer, and an error would end the mount; the next start sweeps what stays
-                    await self._delete_if_unused(ino)
-                except pyfuse3.FUSEError as error:
-                    log.warning("what has no name stays until the next start", ino=ino, errno=error.errno)
+            if not self._lookups.forget(ino, count):
+                continue
+            try:  # nobody waits for an answer, and an error would end the mount; the next start sweeps what stays
+                await self._delete_if_unused(ino)
+            except pyfuse3.FUSEError as error:
+                log.warning("what has no name stays until the next start", ino=ino, errno=error.errno)
 
     @guarded
     async def _delete_if_unused(self, ino: int) -> None:
@@ -147,7 +145,7 @@ class Operations(pyfuse3.Operations):
             for after, name, inode in batch:
                 if not pyfuse3.readdir_reply(token, name, self._entry(inode), after + FIRST_COOKIE):
                     return
-                self._lookups[inode.ino] = self._lookups.get(inode.ino, 0) + 1
+                self._lookups.add(inode.ino)
             if len(batch) < LISTING_BATCH:
                 return
 
@@ -393,7 +391,7 @@ class Operations(pyfuse3.Operations):
     def _known(self, inode: Inode) -> pyfuse3.EntryAttributes:
         """Return an entry for an answer that raises the kernel's reference count."""
         entry = self._entry(inode)
-        self._lookups[inode.ino] = self._lookups.get(inode.ino, 0) + 1
+        self._lookups.add(inode.ino)
         return entry
 
     def _refuse_virtual(self, ino: int, name: bytes | None) -> None:

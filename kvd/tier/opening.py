@@ -331,9 +331,10 @@ class Opening:
 
     async def _refit(self, live: Live) -> None:
         """Charge what the file holds: reading a hole through a shared mapping gives it memory (tmpfs does that)."""
-        if live.ddr_fd >= 0 and live.sealed:
-            if os.fstat(live.ddr_fd).st_blocks * STAT_BLOCK_BYTES // BLOCK_BYTES != live.mapped_blocks:
-                await self._books.settle(live, self._ddr.settle(live.ddr_fd, self._books.page_bytes))
+        if live.ddr_fd < 0 or not live.sealed:
+            return
+        if os.fstat(live.ddr_fd).st_blocks * STAT_BLOCK_BYTES // BLOCK_BYTES != live.mapped_blocks:
+            await self._books.settle(live, self._ddr.settle(live.ddr_fd, self._books.page_bytes))
 
     async def _detach(self, live: Live) -> None:
         await self._plane.object_remove(live.ino)

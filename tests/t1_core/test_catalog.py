@@ -197,6 +197,19 @@ def test_a_commit_that_fails_is_undone_and_does_not_swallow_the_next(catalog, fu
     again.close()
 
 
+def test_a_full_disk_is_enospc_and_undoes_the_operation(catalog):
+    pages = catalog.db.scalar("PRAGMA page_count")
+    catalog.db.execute(f"PRAGMA max_page_count={pages + 2}")
+    made = 0
+    with pytest.raises(OSError, match="full") as info:  # noqa: PT012 (the one that fails is the last of many)
+        while made < 10_000:
+            make(catalog, ROOT_INO, b"%0200d" % made)
+            made += 1
+    assert info.value.errno == errno.ENOSPC
+    assert len(catalog.names.listing(ROOT_INO)) == made
+    catalog.names.unlink(ROOT_INO, b"%0200d" % 0, 9)
+
+
 def test_faults_are_bounded(catalog, monkeypatch):
     monkeypatch.setattr("kvd.catalog.placements.FAULTS_MAX", 5)
     for page in range(12):

@@ -79,16 +79,6 @@ async def test_a_bug_does_not_touch_the_next_request(claim_log):
     assert await Handlers().handle(None) == "answer"
 
 
-async def test_a_full_catalogue_is_enospc(tmp_path):
-    db = sqlite3.connect(tmp_path / "db")
-    db.execute("CREATE TABLE t(v)")
-    db.execute("PRAGMA max_page_count=4")
-    with pytest.raises(sqlite3.OperationalError) as caught:
-        db.execute("INSERT INTO t VALUES(zeroblob(100000))")
-    db.close()
-    assert await errno_from(caught.value) == errno.ENOSPC
-
-
 async def test_cancelling_is_not_an_error():
     with trio.CancelScope() as scope:
         scope.cancel()
