@@ -22,7 +22,8 @@ SIZE = 200_000
 
 @pytest.fixture(scope="module")
 def kvd() -> Iterator[Daemon]:
-    with daemon() as made:
+    # Not "auto": that follows what others leave free on the disk.
+    with daemon({"nvme": {"capacity": "1GiB"}}) as made:
         yield made.up()
 
 
