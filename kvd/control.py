@@ -70,7 +70,7 @@ class DaemonControl:
         reasons += [
             f"{tier.tier} tier is full"
             for tier in tiers
-            if tier.used_bytes + tier.reserved_bytes >= tier.capacity_bytes
+            if tier.used_bytes + tier.reserved_bytes + self._wanted_bytes(tier) >= tier.capacity_bytes
         ]
         return Status(
             state="degraded" if reasons else "ok",
@@ -92,6 +92,11 @@ class DaemonControl:
             demoted_bytes=self._objects.moves.counts.demoted_bytes,
             faults=faults,
         )
+
+    def _wanted_bytes(self, tier: TierUsage) -> int:
+        """Return what a full tier would have to hold more: a byte, or the object that NVMe refused."""
+        refused_blocks = self._objects.moves.counts.refused_blocks if tier.tier == "nvme" else 0
+        return max(0, refused_blocks * BLOCK_BYTES - 1)
 
     def _faults(self) -> tuple[Fault, ...]:
         return tuple(

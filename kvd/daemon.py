@@ -50,6 +50,8 @@ NVME_GROWTH = 2
 """Frames are numbered for this many times the present size of the file systems, since those may be grown."""
 HANDLERS_MAX = 1000
 """Requests that wait in Python at once; each is one trio task."""
+QUIET_S = 0.03
+QUIET_S_MAX = 0.5
 RELEASE_S = 1.0
 """What clients get to close their files after the unmount, before the flush begins."""
 NEGOTIATE_S = 30.0
@@ -79,6 +81,7 @@ class _Daemon:
         self._notifier = Notifier.from_environ()
         self._features_off: list[FeatureOff] = []
         self._stop = trio.Event()
+        self._unmounted = trio.Event()
         self._status = ExitCode.OK
 
     async def run(self) -> int:
@@ -132,7 +135,7 @@ class _Daemon:
         objects.lives.adopt(recovered.sessions, recovered.resident)
         await objects.room.resize_nvme()
         control = DaemonControl(config, catalog, objects, books, device, lambda: self._features(split))
-        virtual = Virtual(control.status, control.sessions)
+        virtual = Virtual(control.status, control.sessions, split.statistics)
         operations = Operations(catalog, objects, books, virtual, objects_max=SESSIONS_MAX)
         pyfuse3.init(operations, f"/dev/fd/{peer.detach()}", {"default_permissions"})  # libfuse closes it
         stack.callback(pyfuse3.close, unmount=False)
@@ -171,6 +174,7 @@ class _Daemon:
                 await self._stop.wait()
                 front.cancel_scope.cancel()
             self._notifier.stopping()
+            await _quiet(split)
             mount.unmount(self._system, config)
             flushed = await self._flush(objects)
             plane.cancel_scope.cancel()
@@ -193,6 +197,7 @@ class _Daemon:
                 case EventKind.UNMOUNTED:
                     if not self._stop.is_set():
                         logger.warning("unmounted from outside, stopping", mount=self._config.daemon.mount)
+                    self._unmounted.set()
                     self._stop.set()
                 case EventKind.PEER_GONE:
                     self._stop.set()
@@ -205,7 +210,9 @@ class _Daemon:
 
     async def _flush(self, objects: Objects) -> Flushed:
         with trio.move_on_after(RELEASE_S):
-            await objects.released()
+            await self._unmounted.wait()
+        if self._unmounted.is_set():
+            await objects.close_all()
         return await flush(objects, flush_s=self._config.daemon.flush_s, notifier=self._notifier)
 
     async def _leave(self, catalog: Catalog, objects: Objects, flushed: Flushed) -> None:
@@ -253,6 +260,15 @@ class _Daemon:
         if self._config.fuse.passthrough == "off" or not self._system.is_admin():
             wanted &= ~Feature.PASSTHROUGH
         return Split.open(fuse_fd=fuse_fd, peer_fd=peer_fd, readers=self._config.fuse.readers, features=wanted)
+
+
+async def _quiet(split: Split) -> None:
+    """Wait for a moment without requests: the kernel drops releases that are still queued when the mount goes."""
+    with trio.move_on_after(QUIET_S_MAX):
+        seen = -1
+        while (statistics := split.statistics()).pending or statistics.requests != seen:
+            seen = statistics.requests
+            await trio.sleep(QUIET_S)
 
 
 async def _checkpoints(catalog: Catalog) -> None:

@@ -75,6 +75,7 @@ class PrivateKvd:
             path.mkdir(exist_ok=True)
         self.write_config()
         self._process: subprocess.Popen[bytes] | None = None
+        self._asked = False
 
     def write_config(self) -> None:
         """Write `settings` for the next start."""
@@ -97,6 +98,7 @@ class PrivateKvd:
     def start(self, *, prefix: tuple[str, ...] = ()) -> Self:
         """Start the daemon and wait until it serves."""
         assert not self.running
+        self._asked = False
         with self.log.open("ab") as log, signals_held() as restore:
             self._process = subprocess.Popen(
                 [*prefix, str(BIN / "kvd"), "--config", str(self.config)],
@@ -140,13 +142,27 @@ class PrivateKvd:
     def stop(self) -> int:
         """Ask the daemon to stop; return its exit status."""
         assert self._process is not None
-        if self.running:
-            self._process.send_signal(signal.SIGTERM)
+        if self.running and not self._asked:
+            self.ask_to_stop()
         try:
             return self._process.wait(STOP_S)
         except subprocess.TimeoutExpired:
             self.kill()
             raise KvdFailedError(f"kvd did not stop within {STOP_S:g} s:\n{self.log.read_text()}") from None
+
+    def ask_to_stop(self) -> None:
+        """Send SIGTERM and go on; a second one would tell the daemon to give its flush up."""
+        assert self._process is not None
+        self._asked = True
+        self._process.send_signal(signal.SIGTERM)
+
+    def wait_unmounted(self) -> None:
+        """Wait until the mount point is a plain directory again."""
+        deadline = time.monotonic() + STOP_S
+        while str(self.mount) in self.mounts():
+            if time.monotonic() > deadline:
+                raise KvdFailedError(f"still mounted after {STOP_S:g} s:\n{self.log.read_text()}")
+            time.sleep(POLL_S)
 
     def kill(self) -> None:
         """Kill the daemon without warning, as a power supply or an OOM killer would."""

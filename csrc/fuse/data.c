@@ -57,8 +57,13 @@ int kvd_data_read(struct kvd_reader *reader, const struct kvd_request *request)
 	ssize_t got;
 	size_t skew;
 
-	if (request->body_bytes < sizeof(*in) || in->size > split->config.io_bytes_max || !is_range(in->offset, in->size))
+	if (request->body_bytes < sizeof(*in) || in->size > split->config.io_bytes_max || in->offset > INT64_MAX)
 		return -EINVAL;
+	if (!is_range(in->offset, in->size)) {
+		/* Behind the end of any file. */
+		kvd_reply_data(split, request->header->unique, NULL, 0);
+		return 0;
+	}
 	object = kvd_object_get(&split->objects, request->header->nodeid);
 	if (!object)
 		return kvd_forward_io(split, request);
@@ -208,9 +213,10 @@ int kvd_data_lseek(kvd_split *split, const struct kvd_request *request)
 	off_t at;
 	int error;
 
-	if (request->body_bytes < sizeof(*in) || (in->whence != SEEK_DATA && in->whence != SEEK_HOLE) ||
-	    in->offset > INT64_MAX)
+	if (request->body_bytes < sizeof(*in) || (in->whence != SEEK_DATA && in->whence != SEEK_HOLE))
 		return -EINVAL;
+	if (in->offset > INT64_MAX)
+		return -ENXIO; /* a negative one */
 	object = kvd_object_get(&split->objects, request->header->nodeid);
 	if (!object)
 		return -EINVAL; /* as for FALLOCATE */

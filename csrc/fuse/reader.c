@@ -52,25 +52,38 @@ void kvd_reader_fini(struct kvd_reader *reader)
 	close(reader->epoll_fd);
 }
 
-/* The name in an xattr request that starts after `skip` bytes: reserved names are ours. */
-static bool is_reserved_name(const struct kvd_request *request, size_t skip)
+/* The name in an xattr request that starts after `skip` bytes; NULL if it does not end. */
+static const char *xattr_name(const struct kvd_request *request, size_t skip)
 {
-	return request->body_bytes > skip && ((const char *)request->body)[skip] == '/';
+	const char *name = (const char *)request->body + skip;
+
+	if (request->body_bytes <= skip || !memchr(name, 0, request->body_bytes - skip))
+		return NULL;
+	return name;
+}
+
+/*
+ * Names that no peer is asked for: the reserved ones, and capabilities, which the kernel asks for at every write. They have
+ * no effect on a mount that is nosuid, so there are none.
+ */
+static bool is_ours(const char *name)
+{
+	return name && (name[0] == '/' || strcmp(name, "security.capability") == 0);
 }
 
 static int handle_xattr(kvd_split *split, const struct kvd_request *request)
 {
 	switch (request->header->opcode) {
 	case FUSE_SETXATTR:
-		if (is_reserved_name(request, sizeof(struct kvd_wire_setxattr_in)))
+		if (is_ours(xattr_name(request, sizeof(struct kvd_wire_setxattr_in))))
 			return -EOPNOTSUPP;
 		break;
 	case FUSE_GETXATTR:
-		if (is_reserved_name(request, sizeof(struct fuse_getxattr_in)))
+		if (is_ours(xattr_name(request, sizeof(struct fuse_getxattr_in))))
 			return -ENODATA;
 		break;
 	default:
-		if (is_reserved_name(request, 0))
+		if (is_ours(xattr_name(request, 0)))
 			return -ENODATA;
 		break;
 	}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import stat
 from typing import TYPE_CHECKING
 
 import pyfuse3
@@ -16,6 +17,39 @@ CACHE_S = 60.0
 changes by itself it invalidates."""
 ST_BLKSIZE = 65536
 STAT_BLOCK_BYTES = 512
+NS = 10**9
+TIME_NS_MIN, TIME_NS_MAX = -(1 << 63), (1 << 63) - 1
+"""What the catalogue keeps: the years 1677 to 2262; times beyond become the nearest, as on any file system."""
+
+
+def time_ns(told_ns: int) -> int:
+    """Return a time as the catalogue keeps it; libfuse takes seconds before 1970 for very many."""
+    seconds, ns = divmod(told_ns, NS)
+    if seconds >= 1 << 63:
+        seconds -= 1 << 64
+    return min(max(seconds * NS + ns, TIME_NS_MIN), TIME_NS_MAX)
+
+
+def changes(attributes: pyfuse3.EntryAttributes, fields: pyfuse3.SetattrFields) -> dict[str, int]:
+    """Return what the kernel wants changed, as the catalogue names it; the length is not the catalogue's."""
+    values: dict[str, int] = {}
+    if fields.update_mode:
+        values["mode"] = attributes.st_mode
+    if fields.update_uid:
+        values["uid"] = attributes.st_uid
+    if fields.update_gid:
+        values["gid"] = attributes.st_gid
+    if fields.update_atime:
+        values["atime_ns"] = time_ns(attributes.st_atime_ns)
+    if fields.update_mtime:
+        values["mtime_ns"] = time_ns(attributes.st_mtime_ns)
+    return values
+
+
+def without_set_id(mode: int) -> int:
+    """Return a file's mode as a write by somebody without privileges leaves it."""
+    mode &= ~stat.S_ISUID
+    return mode & ~stat.S_ISGID if mode & stat.S_IXGRP else mode
 
 
 def entry(inode: Inode, *, held_bytes: int, written: os.stat_result | None = None) -> pyfuse3.EntryAttributes:
@@ -32,7 +66,8 @@ def entry(inode: Inode, *, held_bytes: int, written: os.stat_result | None = Non
     attributes.st_ino = inode.ino
     attributes.generation = 0
     attributes.entry_timeout = CACHE_S
-    attributes.attr_timeout = CACHE_S
+    # Opening with O_TRUNC clears set-id bits, and the kernel does not look.
+    attributes.attr_timeout = 0.0 if inode.is_file and inode.mode & (stat.S_ISUID | stat.S_ISGID) else CACHE_S
     attributes.st_mode = inode.mode
     attributes.st_nlink = inode.nlink
     attributes.st_uid = inode.uid

@@ -14,6 +14,7 @@ import time
 from typing import TYPE_CHECKING
 
 import pyfuse3
+import structlog
 import trio
 
 from kvd.catalog.names import NAME_BYTES_MAX, fail
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
     from kvd.fs.virtual import Virtual
     from kvd.tier.books import Books
     from kvd.tier.objects import Objects
+
+log = structlog.get_logger(__name__)
 
 FIRST_COOKIE = 2
 """readdir cookies: 1 is ``.``, 2 is ``..``, then the catalogue's plus this."""
@@ -81,7 +84,10 @@ class Operations(pyfuse3.Operations):
                 self._lookups[ino] = left
             else:
                 self._lookups.pop(ino, None)
-                await self._delete_if_unused(ino)
+                try:  # nobody waits for an answer, and an error would end the mount; the next start sweeps what stays
+                    await self._delete_if_unused(ino)
+                except pyfuse3.FUSEError as error:
+                    log.warning("what has no name stays until the next start", ino=ino, errno=error.errno)
 
     @guarded
     async def _delete_if_unused(self, ino: int) -> None:
@@ -282,19 +288,10 @@ class Operations(pyfuse3.Operations):
         self._refuse_virtual(inode, None)
         if fields.update_size:
             await self._objects.truncate(inode, attr.st_size)
-        values: dict[str, int] = {"ctime_ns": time.time_ns()}
-        if fields.update_mode:
-            values["mode"] = attr.st_mode
-        if fields.update_uid:
-            values["uid"] = attr.st_uid
-        if fields.update_gid:
-            values["gid"] = attr.st_gid
-        if fields.update_atime:
-            values["atime_ns"] = attr.st_atime_ns
-        if fields.update_mtime:
-            values["mtime_ns"] = attr.st_mtime_ns
-            self._objects.touch(inode, attr.st_mtime_ns)
-        return self._entry(self._names.setattr(inode, **values))
+        values = attributes.changes(attr, fields)
+        if "mtime_ns" in values:
+            self._objects.touch(inode, values["mtime_ns"])
+        return self._entry(self._names.setattr(inode, ctime_ns=time.time_ns(), **values))
 
     @guarded
     async def setxattr(self, inode: int, name: bytes, value: bytes, ctx: pyfuse3.RequestContext) -> None:
@@ -339,6 +336,12 @@ class Operations(pyfuse3.Operations):
         if truncate and not write:
             await self._objects.truncate(inode, 0)
         await self._objects.open(inode, write=write, truncate=truncate and write)
+        # The kernel clears set-id bits at chown, truncate and a write in passthrough, but neither at O_TRUNC nor at a
+        # write that it hands on; those are foreseen here.
+        if ctx.uid != 0 and (truncate or (write and not self._objects.lives.is_passthrough(inode))):
+            mode = self._inode(inode).mode
+            if mode != (kept := attributes.without_set_id(mode)):
+                self._names.setattr(inode, mode=kept)
         return self._handle(inode, write=write)
 
     def _handle(self, ino: int, *, write: bool) -> pyfuse3.FileInfo:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from kvd.api.backend import Status
+    from kvd.fs.split import SplitStatistics
 
 FOLDER = b".kvd"
 FOLDER_INO = 1 << 62
@@ -37,13 +38,19 @@ class Virtual:
         Makes the daemon's status.
     sessions
         Makes the lines of `sessions`.
+    data_plane
+        Counts what the split has served; `stats` has it beside the status.
     """
 
     def __init__(
-        self, status: Callable[[], Awaitable[Status]], sessions: Callable[[], list[dict[str, object]]]
+        self,
+        status: Callable[[], Awaitable[Status]],
+        sessions: Callable[[], list[dict[str, object]]],
+        data_plane: Callable[[], SplitStatistics],
     ) -> None:
         self._status = status
         self._sessions = sessions
+        self._data_plane = data_plane
         self._made_ns = time.time_ns()
 
     def inode(self, ino: int) -> Inode | None:
@@ -92,4 +99,5 @@ class Virtual:
             case b"sessions":
                 return "".join(json.dumps(line) + "\n" for line in self._sessions()).encode()
             case _:
-                return (json.dumps(asdict(status), indent=2) + "\n").encode()
+                told = {**asdict(status), "data_plane": asdict(self._data_plane())}
+                return (json.dumps(told, indent=2) + "\n").encode()

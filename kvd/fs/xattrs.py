@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import os
 import time
 from typing import TYPE_CHECKING
 
@@ -66,8 +65,10 @@ class Xattrs:
                 raise fail(errno.EINVAL, name)
             await self._objects.pin(inode.ino, pinned=value == b"1")
             return
-        if not name.startswith(STORED) or name in STORED:
-            raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP), name)
+        if name in STORED:
+            raise fail(errno.EINVAL, name)
+        if not name.startswith(STORED):
+            raise fail(errno.EOPNOTSUPP, name)
         self._catalog.names.set_xattr(inode.ino, name, value, time.time_ns())
 
     async def remove(self, inode: Inode, name: bytes) -> None:

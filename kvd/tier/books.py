@@ -32,7 +32,7 @@ from kvdriver import (
 
 if TYPE_CHECKING:
     from kvd.tier.live import Live
-    from kvdriver import Device
+    from kvdriver import Command, Device
 
 log = structlog.get_logger(__name__)
 
@@ -119,15 +119,17 @@ class Books:
         await self._remap(live, Tier.DDR, keep=True, reserved=True)
         live.tier = Tier.DDR
 
-    async def _remap(self, live: Live, tier: Tier, **how: bool) -> None:
-        """Move the live pages, also under a reader's lease: its caller exchanges the file behind the reader."""
+    async def _remap(self, live: Live, tier: Tier, **how: bool) -> int:
+        """Move the live pages, also under a reader's lease: its caller exchanges the file behind the reader.
+
+        Returns how many pages were moved.
+        """
         leases = int(live.opens > 0)
         if leases:
             await self.lease(live, -1)
         try:
-            await self._device.run(
-                Remap(session=live.session, slot=LIVE_SLOT, tier=tier, other_slot=live.copy_slot, **how)
-            )
+            command = Remap(session=live.session, slot=LIVE_SLOT, tier=tier, other_slot=live.copy_slot, **how)
+            return (await self._device.run(command)).value
         finally:
             if leases:
                 await self.lease(live, 1)
@@ -155,9 +157,24 @@ class Books:
         live.copy_slot = live.next_slot
 
     async def to_nvme(self, live: Live, charges: tuple[MapRun, ...]) -> None:
-        """Move the live pages to the frames of the copy; the DDR frames are free."""
-        if charges:
-            await self._remap(live, Tier.NVME, take=True)
+        """Move the live pages to the frames of the copy; the DDR frames are free.
+
+        The copy may be of other pages than the live ones, where a reader's mapping gave holes memory before or after
+        it was made: then its frames are mapped anew, in one batch.
+        """
+        try:
+            same = await self._remap(live, Tier.NVME, take=True) == sum(charge.count for charge in charges)
+        except EngineError as error:
+            if error.status is not Status.NOT_MAPPED:
+                raise
+            same = False
+        if not same:
+            batch: list[Command] = [Unmap(session=live.session, slot=slot) for slot in (LIVE_SLOT, live.copy_slot)]
+            if charges:
+                batch.append(Map(session=live.session, slot=LIVE_SLOT, tier=Tier.NVME, runs=charges))
+            for command, completion in zip(batch, await self._device.submit(batch), strict=True):
+                if completion.status is not Status.OK:
+                    raise EngineError(completion.status, command)
         live.tier = Tier.NVME
         live.mapped_blocks = total_blocks(charges)
 

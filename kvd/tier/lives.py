@@ -11,6 +11,7 @@ import trio
 from kvd.errors import VanishedError
 from kvd.tier.extents import copy_charges, total_blocks
 from kvd.tier.live import Live
+from kvd.tier.plane import Mode
 from kvdriver import Tier
 
 if TYPE_CHECKING:
@@ -77,13 +78,19 @@ class Lives:
         except (LookupError, OSError) as error:
             raise VanishedError(f"no object {ino}") from error
         async with live.lock:
+            if ino not in self.sessions:  # deleted while this waited
+                raise VanishedError(f"no object {ino}")
             try:
                 yield live
             finally:
-                cold = live.tier is not Tier.DDR and not live.opens
-                if cold and not live.lock.statistics().tasks_waiting and self.by_ino.get(ino) is live:
-                    self.store_hits(live)
-                    del self.by_ino[ino]
+                self.let_go_if_cold(live)
+
+    def let_go_if_cold(self, live: Live) -> None:
+        """Take an object out of memory that is not in DDR and that nobody uses or waits for; called under its lock."""
+        cold = live.tier is not Tier.DDR and not live.opens
+        if cold and not live.lock.statistics().tasks_waiting and self.by_ino.get(live.ino) is live:
+            self.store_hits(live)
+            del self.by_ino[live.ino]
 
     def store_hits(self, live: Live) -> None:
         """Bring the catalogue's count of an object's opens up to date, if it can be: it is not worth a failure."""
@@ -95,6 +102,11 @@ class Lives:
     def peek(self, ino: int) -> Live | None:
         """Return the object if it is in memory; to read only, and only until the next await."""
         return self.by_ino.get(ino)
+
+    def is_passthrough(self, ino: int) -> bool:
+        """Whether the kernel itself reads and writes the object's DDR file."""
+        live = self.by_ino.get(ino)
+        return live is not None and live.mode is Mode.PASSTHROUGH
 
     def attributes(self, ino: int) -> os.stat_result | None:
         """Return what the DDR file says of an object that has a writer; the catalogue knows only at the seal."""

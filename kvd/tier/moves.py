@@ -18,7 +18,7 @@ import trio
 
 from kvd.catalog.records import Copy
 from kvd.errors import DamagedError, VanishedError
-from kvd.tier.extents import copy_charges, data_extents, page_runs
+from kvd.tier.extents import copy_charges, data_extents, page_runs, total_blocks
 from kvd.tier.mover import ChecksumError, MoveResult
 from kvdriver import Tier
 
@@ -37,10 +37,12 @@ log = structlog.get_logger(__name__)
 
 @dataclass(slots=True)
 class MoveCounts:
-    """Bytes moved since start."""
+    """Bytes moved since start, and what could not be."""
 
     promoted_bytes: int = 0
     demoted_bytes: int = 0
+    refused_blocks: int = 0
+    """What the last copy needed that NVMe had no room for; 0 since one as large was made."""
 
 
 class Moves:
@@ -66,7 +68,12 @@ class Moves:
         try:
             info = os.fstat(fd)
             runs = page_runs(data_extents(fd, info.st_size), self._books.page_bytes)
-            await self._books.copy_map(live, copy_charges(runs, info.st_size, self._books.page_bytes))
+            charges = copy_charges(runs, info.st_size, self._books.page_bytes)
+            try:
+                await self._books.copy_map(live, charges)
+            except OSError:
+                self.counts.refused_blocks = total_blocks(charges)
+                raise
             gen = live.gen + 1
             new = None
             try:
@@ -107,6 +114,8 @@ class Moves:
             if old is not None:
                 await self._nvme.remove(old)
         self.counts.demoted_bytes += result.moved_bytes
+        if total_blocks(charges) >= self.counts.refused_blocks:
+            self.counts.refused_blocks = 0
 
     async def demote(self, live: Live) -> None:
         """Move a sealed, unleased object to NVMe; without I/O if its copy there is current.
@@ -242,6 +251,12 @@ class Moves:
             write()
         except OSError as error:
             log.warning("fault can't be recorded", errno=error.errno, error=str(error))
+
+    def cut(self, live: Live, size: int, written_size: int) -> None:
+        """Record that an object ends before what was written: the kernel let a writer pass the longest length."""
+        path, what = self._path(live), f"cut at {size} bytes: no object can have {written_size}"
+        self._catalog.placements.note_fault(live.ino, path, None, what)
+        log.warning("object cut", path=path, ino=live.ino, what=what)
 
     def lose(self, live: Live, what: str) -> None:
         """Remove the names of an object whose bytes are gone."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import itertools
 import os
 import re
 import stat
@@ -30,6 +31,8 @@ MARKER = "kvd-nvme.json"
 OBJECTS = "objects"
 FAN_OUT = 256
 """Folders a level; two levels: 7.5 million files in one folder met ENOSPC with terabytes free elsewhere."""
+ROOMY_SHARE = 0.5
+"""A directory gets files while it has at least this part of the free space of the one that has most."""
 _NAME = re.compile(r"^([0-9a-f]+)\.([0-9a-f]+)$")
 
 
@@ -80,6 +83,7 @@ class NvmeStore:
         copies: Mapping[int, int] | None = None,
     ) -> None:
         self.dirs = dirs
+        self._turns = itertools.count()
         self._reserve_bytes = reserve_bytes
         known = copies or {}
         if missing := sum(count for index, count in known.items() if index >= len(dirs)):
@@ -125,11 +129,13 @@ class NvmeStore:
         return self.file(copy.dir_index, copy.ino, copy.gen)
 
     async def create(self, ino: int, gen: int) -> NewFile:
-        """Make a copy's file in the directory with the most free space."""
-        return await trio.to_thread.run_sync(self._create, ino, gen)
+        """Make a copy's file: in the directories by turns, leaving out those with far less free space than another."""
+        return await trio.to_thread.run_sync(self._create, ino, gen, next(self._turns))
 
-    def _create(self, ino: int, gen: int) -> NewFile:
-        dir_index = max(range(len(self.dirs)), key=lambda index: _free_bytes(self.dirs[index]))
+    def _create(self, ino: int, gen: int, turn: int) -> NewFile:
+        free = [_free_bytes(path) for path in self.dirs]
+        roomy = [index for index, size in enumerate(free) if size >= max(free) * ROOMY_SHARE]
+        dir_index = roomy[turn % len(roomy)]
         path = self.file(dir_index, ino, gen)
         _make_folder(path.parent, self.dirs[dir_index] / OBJECTS)
         dir_fd = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

@@ -6,6 +6,7 @@ nothing is, except room in DDR (`kvd.tier.room`), which never waits for a lock.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import time
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from kvd.errors import BusyError, DamagedError, NoSpaceError
+from kvd.errors import BusyError, DamagedError, NoSpaceError, NotFoundError
 from kvd.tier.lives import Lives
 from kvd.tier.moves import Moves
 from kvd.tier.opening import OBJECT_BYTES_MAX, Opening
@@ -61,7 +62,7 @@ class Objects:
         self._plane = plane
         self.lives = Lives(catalog, page_bytes=books.page_bytes)
         self.moves = Moves(catalog, books, ddr, nvme, mover)
-        self.room = Room(self.lives.by_ino, books, self.moves, nvme, ddr_config=config.ddr, nvme_config=config.nvme)
+        self.room = Room(self.lives, books, self.moves, nvme, ddr_config=config.ddr, nvme_config=config.nvme)
         self._opening = Opening(
             self.lives,
             catalog,
@@ -90,10 +91,11 @@ class Objects:
 
     # -- ending --------------------------------------------------------------------------------------------------
 
-    async def released(self) -> None:
-        """Wait until no object is open."""
-        while any(live.opens for live in self.lives.by_ino.values()):
-            await self.room.wait_changed()
+    async def close_all(self) -> None:
+        """Release whatever counts as open: the kernel's side has ended, and with it every descriptor and mapping."""
+        for live in list(self.lives.by_ino.values()):
+            while live.opens:
+                await self.release(live.ino, write=not live.readers)
 
     async def abandon(self, ino: int) -> None:
         """Undo `create` of an object that is gone from the catalogue already."""
@@ -107,7 +109,7 @@ class Objects:
         """Delete an object that has no name and no user left."""
         if ino not in self.lives.sessions:
             return
-        with trio.CancelScope(shield=True):
+        with trio.CancelScope(shield=True), contextlib.suppress(NotFoundError):  # two may be told to
             async with self.lives.hold(ino) as live:
                 if live.opens:
                     return
@@ -172,9 +174,12 @@ class Objects:
             self._plane.object_limit(ino, (live.mapped_blocks + live.reserved_blocks) * BLOCK_BYTES)
 
     async def sample_writers(self) -> None:
-        """Top up the reservations of writers in passthrough, and seal what could not be sealed, for ever."""
+        """Keep up with what the kernel does by itself, and seal what could not be sealed, for ever.
+
+        Writers in passthrough get their reservations topped up; readers one for the holes that they mapped and touched.
+        """
         while True:
-            for live in [live for live in self.lives.by_ino.values() if live.writers and live.mode is Mode.PASSTHROUGH]:
+            for live in [live for live in self.lives.by_ino.values() if live.mode is Mode.PASSTHROUGH]:
                 await self._sample(live)
             await self.seal_late()
             await trio.sleep(SAMPLE_S)
@@ -189,11 +194,11 @@ class Objects:
         if live.lock.locked():
             return
         async with live.lock:
-            if not live.writers or live.ddr_fd < 0:
+            if not live.opens or live.ddr_fd < 0:
                 return
             extra = os.fstat(live.ddr_fd).st_blocks * 512 // BLOCK_BYTES - live.mapped_blocks
             if extra > live.reserved_blocks * 3 // 4:
-                slack = max(GROW_BYTES // BLOCK_BYTES, extra // 2)
+                slack = max(GROW_BYTES // BLOCK_BYTES, extra // 2) if live.writers else 0
                 if not await self.room.reserve(live, extra + slack, wait_s=0):
                     await self.room.reserve(live, max(extra, live.reserved_blocks), wait_s=0)
 

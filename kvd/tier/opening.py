@@ -14,6 +14,7 @@ import trio
 
 from kvd.errors import DamagedError, NoSpaceError, VanishedError
 from kvd.policy.reservation import UsualSize
+from kvd.tier.ddr import STAT_BLOCK_BYTES
 from kvd.tier.moves import stale
 from kvd.tier.plane import Mode, PlaneObject, Sums
 from kvdriver import BLOCK_BYTES, Tier
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-OBJECT_BYTES_MAX = 16 << 40
+OBJECT_BYTES_MAX = (16 << 40) - BLOCK_BYTES
 """As ext4 with 4 KiB blocks has it; beyond it EFBIG."""
 FIRST_GUESS_BYTES_MAX = 64 << 20
 FIRST_GUESS_SHARE = 16
@@ -272,6 +273,7 @@ class Opening:
                 else:
                     live.readers -= 1
                 if not live.opens:
+                    await self._refit(live)
                     await self._detach(live)
                 live.last_use_s = trio.current_time()
         self._room.changed()
@@ -309,19 +311,29 @@ class Opening:
 
     async def _seal(self, live: Live) -> None:
         info = os.fstat(live.ddr_fd)
+        size = min(info.st_size, OBJECT_BYTES_MAX)
+        if size < info.st_size:
+            self._moves.cut(live, size, info.st_size)
+            os.ftruncate(live.ddr_fd, size)
         await self._books.settle(live, self._ddr.settle(live.ddr_fd, self._books.page_bytes))
         with self._catalog.db.transaction():
             self._catalog.names.setattr(
                 live.ino,
-                size=info.st_size,
+                size=size,
                 mtime_ns=info.st_mtime_ns,
                 ctime_ns=max(info.st_ctime_ns, self._catalog.names.inode(live.ino).ctime_ns),
             )
             self._catalog.placements.seal(live.ino, Tier.DDR, changed=True)
-        live.size, live.sealed, live.copy = info.st_size, True, stale(live.copy)
+        live.size, live.sealed, live.copy = size, True, stale(live.copy)
         if live.usual_key:
             self._usual.learn(live.usual_key, live.mapped_blocks)
         self._lives.store_hits(live)
+
+    async def _refit(self, live: Live) -> None:
+        """Charge what the file holds: reading a hole through a shared mapping gives it memory (tmpfs does that)."""
+        if live.ddr_fd >= 0 and live.sealed:
+            if os.fstat(live.ddr_fd).st_blocks * STAT_BLOCK_BYTES // BLOCK_BYTES != live.mapped_blocks:
+                await self._books.settle(live, self._ddr.settle(live.ddr_fd, self._books.page_bytes))
 
     async def _detach(self, live: Live) -> None:
         await self._plane.object_remove(live.ino)

@@ -67,6 +67,7 @@ class Recovery:
         self._ddr = ddr
         self._nvme = nvme
         self._found = Recovered()
+        self._dropped_copies: set[int] = set()
         self._files: dict[tuple[int, int, int], int] = {}
 
     async def run(self) -> Recovered:
@@ -132,7 +133,9 @@ class Recovery:
                 charges = copy_charges(copy.runs, copy.size, page_bytes)
                 await self._books.adopt(session, COPY_SLOTS[0], Tier.NVME, charges)
             else:
+                log.info("copy on NVMe is gone or has the wrong length, forgotten", ino=ino)
                 self._catalog.placements.drop_copy(ino)
+                self._dropped_copies.add(ino)
         self._found.in_ddr += 1
         self._found.resident[ino] = total_blocks(held)
 
@@ -168,7 +171,11 @@ class Recovery:
     async def _sweep(self, copies: dict[int, Copy]) -> None:
         """Remove files that belong to nothing that was found."""
         sessions = self._found.sessions
-        known = {(copy.dir_index, copy.ino, copy.gen) for copy in copies.values() if copy.ino in sessions}
+        known = {
+            (copy.dir_index, copy.ino, copy.gen)
+            for copy in copies.values()
+            if copy.ino in sessions and copy.ino not in self._dropped_copies
+        }
         resident = self._found.resident
         for dir_index, ino, gen in self._files.keys() - known:
             self._nvme.file(dir_index, ino, gen).unlink(missing_ok=True)

@@ -11,11 +11,10 @@ from kvd.policy.demotion import Candidate, excess_blocks, victims
 from kvdriver import BLOCK_BYTES, Tier
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from kvd.config import DdrConfig, NvmeConfig
     from kvd.tier.books import Books
     from kvd.tier.live import Live
+    from kvd.tier.lives import Lives
     from kvd.tier.moves import Moves
     from kvd.tier.nvme import NvmeStore
 
@@ -25,6 +24,7 @@ DEMOTIONS_AT_ONCE = 4
 TICK_S_MAX = 1.0
 TICK_S_MIN = 0.05
 NVME_RESIZE_S = 5.0
+RETRY_S = 0.1
 COMPLAIN_S = 60.0
 """A tier that stays full is reported once in this time."""
 
@@ -35,12 +35,12 @@ class Room:
     Parameters
     ----------
     lives
-        The objects in memory; read, never changed here.
+        The objects in memory; those that go to NVMe here leave it.
     """
 
     def __init__(
         self,
-        lives: Mapping[int, Live],
+        lives: Lives,
         books: Books,
         moves: Moves,
         nvme: NvmeStore,
@@ -62,16 +62,12 @@ class Room:
         self._draining = False
 
     def __repr__(self) -> str:
-        return f"<Room moving={self._moving} objects={len(self._lives)}>"
+        return f"<Room moving={self._moving} {self._lives!r}>"
 
     def changed(self) -> None:
         """Wake those who wait for room: something was demoted, released, settled or removed."""
         self._changed.set()
         self._changed = trio.Event()
-
-    async def wait_changed(self) -> None:
-        """Wait for the next of these."""
-        await self._changed.wait()
 
     async def reserve(self, live: Live, blocks: int, *, wait_s: float) -> bool:
         """Set an object's reservation, demoting idle objects to make room for it.
@@ -90,11 +86,15 @@ class Room:
     async def _free(self, need_blocks: int, asker: Live, deadline: float) -> bool:
         """Demote, or wait for a change; whether trying again makes sense."""
         chosen = self._choose(need_blocks, asker)
-        if chosen and await self._demote_all(chosen):
-            return True
+        if chosen:
+            if await self._demote_all(chosen):
+                return True
+            with trio.move_on_at(deadline) as scope:  # NVMe takes nothing now: until the deadline it may
+                await trio.sleep(RETRY_S)
+            return not scope.cancelled_caught
         busy = self._moving or any(
             live is not asker and live.tier is Tier.DDR and (live.opens or live.lock.locked())
-            for live in self._lives.values()
+            for live in self._lives.by_ino.values()
         )
         if not busy:
             return False
@@ -107,10 +107,10 @@ class Room:
         now_s = trio.current_time()
         candidates = (
             Candidate(ino=live.ino, idle_s=now_s - live.last_use_s, blocks=live.mapped_blocks)
-            for live in self._lives.values()
+            for live in self._lives.by_ino.values()
             if live is not asker and live.movable and live.mapped_blocks and not live.lock.locked()
         )
-        return [self._lives[ino] for ino in victims(candidates, need_blocks=need_blocks, idle_s_min=idle_s_min)]
+        return [self._lives.by_ino[ino] for ino in victims(candidates, need_blocks=need_blocks, idle_s_min=idle_s_min)]
 
     async def _demote_all(self, chosen: list[Live]) -> int:
         """Demote objects, some at once; return how many went."""
@@ -129,6 +129,7 @@ class Room:
                     except OSError as error:
                         self._complain(live, error)
                         return
+                    self._lives.let_go_if_cold(live)
             gone += 1
             self.changed()
 

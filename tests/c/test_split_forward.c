@@ -84,6 +84,9 @@ static void test_answered_without_the_peer(void **state)
 		{ FUSE_SETXATTR, EOPNOTSUPP, "/", 8 },
 		{ FUSE_GETXATTR, ENODATA, KVD_ASK_GROW, 8 },
 		{ FUSE_REMOVEXATTR, ENODATA, "/x", 0 },
+		{ FUSE_SETXATTR, EOPNOTSUPP, "security.capability", 8 },
+		{ FUSE_GETXATTR, ENODATA, "security.capability", 8 },
+		{ FUSE_REMOVEXATTR, ENODATA, "security.capability", 0 },
 	};
 	struct rig rig;
 	uint64_t unique;

@@ -110,7 +110,9 @@ def need_fuse() -> None:
 
 
 @contextmanager
-def start_kvd(settings: Mapping[str, Mapping[str, Any]] | None = None, *, nvme_dirs: int = 1) -> Iterator[Mounted]:
+def start_kvd(
+    settings: Mapping[str, Mapping[str, Any]] | None = None, *, nvme_dirs: int = 1, prefix: tuple[str, ...] = ()
+) -> Iterator[Mounted]:
     """Run a kvd of one's own; at the end (also after a restart or a stop by the test) check what it leaves behind.
 
     A test that fails inside is not also blamed for what its daemon leaves.
@@ -119,7 +121,7 @@ def start_kvd(settings: Mapping[str, Mapping[str, Any]] | None = None, *, nvme_d
     tables = {"log": {"format": "json"}, **(settings or {})}
     with PrivateKvd(tables, nvme_dirs=nvme_dirs) as kvd:
         kvd.root.chmod(0o755)  # other users get as far as the mount
-        kvd.start()
+        kvd.start(prefix=prefix)
         mounted = Mounted(kvd)
         yield mounted
         pid = kvd.pid
@@ -129,4 +131,4 @@ def start_kvd(settings: Mapping[str, Mapping[str, Any]] | None = None, *, nvme_d
         assert not processes, processes
         mounted.check_log()
         faults = mounted.fsck()
-        assert not faults, faults
+        assert not faults, (faults, kvd.log.read_text())

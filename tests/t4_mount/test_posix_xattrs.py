@@ -62,14 +62,18 @@ def test_odd_names_and_values(same):
             tried(os.getxattr, d / "f", long) == binary,
             tried(os.getxattr, d / "f", "user.\udcff\u00e9") == binary,
             tried(os.setxattr, d / "f", "/user.x", b"1"),
-            tried(os.getxattr, d / "f", "/kvd.grow"),
-            tried(os.removexattr, d / "f", "/kvd.grow"),
             tried(os.setxattr, d / "f", "user.a", b"v" * 1_000_000),
             tried(os.setxattr, d / "f", "user.a", b"v" * 65537),
             sorted(os.listxattr(d / "f")) == sorted([long, "user.\udcff\u00e9", "user./x"]),
         ]  # fmt: skip
 
     same(case)
+
+
+def test_the_names_between_split_and_daemon_are_not_for_clients(file):
+    assert tried(os.setxattr, file, "/kvd.grow", b"x" * 32) == "ENOTSUP"
+    assert tried(os.getxattr, file, "/kvd.grow") == "ENODATA"
+    assert tried(os.removexattr, file, "/kvd.grow") == "ENODATA"
 
 
 def test_values_up_to_what_linux_allows(folder):
