@@ -36,8 +36,8 @@ app = cyclopts.App(
 def kvd(
     *,
     config_file: Annotated[Path | None, Parameter(name="--config")] = None,
-    check_config: Annotated[bool, Parameter(negative="")] = False,
-    print_config: Annotated[bool, Parameter(negative="")] = False,
+    check_config: Annotated[bool, Parameter(negative="", show_default=False)] = False,
+    print_config: Annotated[bool, Parameter(negative="", show_default=False)] = False,
 ) -> int:
     """Serve a tiered KV cache (DDR and NVMe) as a FUSE mount.
 
@@ -82,6 +82,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line (default: of this process); return the exit status."""
     try:
         return int(app(arguments, exit_on_error=False, print_error=False) or ExitCode.OK)
+    except cyclopts.UnusedCliTokensError as error:
+        words = " ".join(error.unused_tokens or ())
+        return _report(ConfigError(f"there is nothing to say to kvd but options, so not {words!r}; see kvd --help"))
     except cyclopts.CycloptsError as error:
         return _report(ConfigError(f"{' '.join(str(error).split()).rstrip('.')}; see kvd --help"))
     except (Exception, BaseExceptionGroup, KeyboardInterrupt) as error:

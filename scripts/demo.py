@@ -70,31 +70,34 @@ class ModelServer:
     """A model server process of its own; it prints its URL and serves until its standard input ends."""
 
     def __init__(self, command: Sequence[str]) -> None:
-        with signals_held() as restore:
-            self._process = subprocess.Popen(
-                command,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
-                text=True,
-                start_new_session=True,
-                preexec_fn=restore,  # noqa: PLW1509 - it does nothing but one system call
-            )
+        self._command = command
+        self._process: subprocess.Popen[str] | None = None
         self._url = ""
 
     def __enter__(self) -> Self:
         try:
-            self._url = self._first_line()
+            with signals_held() as restore:
+                self._process = subprocess.Popen(
+                    self._command,
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.DEVNULL,
+                    text=True,
+                    start_new_session=True,
+                    preexec_fn=restore,  # noqa: PLW1509 - it does nothing but one system call
+                )
+            self._url = self._first_line(self._process)
         except BaseException:
             self._stop()
             raise
         return self
 
-    def _first_line(self) -> str:
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline().strip()
+    @staticmethod
+    def _first_line(process: subprocess.Popen[str]) -> str:
+        assert process.stdout is not None
+        line = process.stdout.readline().strip()
         if not line:
-            raise DemoError(f"the model server did not start (status {self._process.wait(SERVER_STOP_S)})")
+            raise DemoError(f"the model server did not start (status {process.wait(SERVER_STOP_S)})")
         return line
 
     def __exit__(
@@ -103,6 +106,8 @@ class ModelServer:
         self._stop()
 
     def _stop(self) -> None:
+        if self._process is None:
+            return
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.close()

@@ -122,9 +122,24 @@ class PrivateKvd:
 
     def kvctl(self, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
         """Run kvctl against this daemon."""
-        done = subprocess.run(
-            [str(BIN / "kvctl"), "--socket", str(self.socket), *arguments], capture_output=True, text=True, check=False
-        )
+        command = [str(BIN / "kvctl"), "--socket", str(self.socket), *arguments]
+        process = None
+        try:
+            with signals_held() as restore:
+                process = subprocess.Popen(
+                    command,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.PIPE,
+                    text=True,
+                    preexec_fn=restore,  # noqa: PLW1509 - it does nothing but one system call
+                )
+            out, err = process.communicate()
+        except BaseException:  # a signal that was held comes at the end of `signals_held`
+            if process is not None:
+                process.kill()
+                process.communicate()
+            raise
+        done = subprocess.CompletedProcess(command, process.returncode, out, err)
         if check and done.returncode:
             raise KvdFailedError(f"kvctl {' '.join(arguments)}: status {done.returncode}: {done.stderr or done.stdout}")
         return done

@@ -9,6 +9,7 @@ import subprocess
 from typing import TYPE_CHECKING
 
 import pytest
+from private_kvd import BIN
 
 from support.daemons import daemon, mounted_at, until
 
@@ -24,6 +25,15 @@ MIB = 1 << 20
 def kvd() -> Iterator[Daemon]:
     with daemon() as made:
         yield made
+
+
+def test_a_stop_in_the_middle_of_a_start_leaves_nothing(kvd: Daemon) -> None:
+    with kvd.log.open("wb") as log:
+        process = subprocess.Popen([BIN / "kvd", "--config", kvd.config], stdout=log, stderr=log)
+    until(lambda: "ddr tmpfs" in kvd.log.read_text(), "the first step of the start")
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(20) == 0
+    assert kvd.mounts() == []
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=lambda number: number.name)
