@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import OrderedDict
 
 REMEMBERED_FOLDERS = 1024
-AHEAD_FIRST = 2
+AHEAD_FIRST = 4
 AHEAD_MAX = 16
 
 

@@ -38,7 +38,7 @@ class Live:
     ddr_fd, nvme_fd
         Open tier files; -1 when closed.
     from_nvme
-        It was promoted and nobody has opened it since.
+        It was fetched ahead and nobody has opened it since.
     stored_hits
         What the catalogue knows of `hits`.
     """

@@ -82,12 +82,13 @@ class Objects:
 
     async def open(self, ino: int, *, write: bool, truncate: bool = False) -> None:
         """Open an object; see `Opening.open`."""
-        await self._opening.open(ino, write=write, truncate=truncate)
         live = self.lives.by_ino.get(ino)
-        if live is not None and live.from_nvme:
+        if not write and (live is None or live.tier is not Tier.DDR or live.from_nvme):
+            # Before the open, so that the next objects fill the gaps which this one leaves in the disk's queue.
+            self.prefetch.opened(ino)
+        await self._opening.open(ino, write=write, truncate=truncate)
+        if live is not None:
             live.from_nvme = False
-            if not write:
-                self.prefetch.opened(live)
 
     # -- ending --------------------------------------------------------------------------------------------------
 

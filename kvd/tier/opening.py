@@ -196,6 +196,7 @@ class Opening:
                 return
             if await self._books.reserve(live, live.mapped_blocks) and await self._fetch(live):
                 self._close_files(live)
+                live.from_nvme = True
                 live.last_use_s = trio.current_time()
 
     async def promote(self, live: Live) -> bool:
@@ -206,7 +207,6 @@ class Opening:
         """Promote into the reservation."""
         try:
             live.ddr_fd = await self._moves.promote(live)
-            live.from_nvme = True
         except VanishedError:
             await self._forget(live)
             raise

@@ -11,7 +11,6 @@ from kvd.policy.readahead import Readahead
 
 if TYPE_CHECKING:
     from kvd.catalog.catalog import Catalog
-    from kvd.tier.live import Live
     from kvd.tier.opening import Opening
 
 WORKERS = 4
@@ -32,20 +31,20 @@ class Prefetch:
     def __repr__(self) -> str:
         return f"<Prefetch queued={len(self._queued)}>"
 
-    def opened(self, live: Live) -> None:
-        """Take note that an object that came from NVMe was opened."""
-        place = self._names.place(live.ino)
+    def opened(self, ino: int) -> None:
+        """Take note that an object is opened that is, or was until lately, on NVMe."""
+        place = self._names.place(ino)
         if place is None:
             return
         folder, cookie, before = place
-        for ino in self._names.objects_after(folder, cookie, self._readahead.step(folder, cookie, before)):
-            if ino in self._queued:
+        for follower in self._names.objects_after(folder, cookie, self._readahead.step(folder, cookie, before)):
+            if follower in self._queued:
                 continue
             try:
-                self._send.send_nowait(ino)
+                self._send.send_nowait(follower)
             except trio.WouldBlock:
                 return
-            self._queued.add(ino)
+            self._queued.add(follower)
 
     async def run(self) -> None:
         """Fetch, for ever."""

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 ROUNDS = 7
-COLD_ROUNDS = 5
+COLD_ROUNDS = 11
 BLOCK_BYTES = 1 << 20
 BIG_BYTES = 512 << 20
 COLD_COUNT = 32

@@ -59,7 +59,7 @@ def test_what_is_remembered_is_bounded():
 def test_reading_in_order_opens_the_window_and_a_jump_closes_it():
     ahead = Readahead()
     steps = [ahead.step(1, cookie, cookie - 1) for cookie in range(1, 7)]
-    assert steps == [AHEAD_FIRST, 4, 8, AHEAD_MAX, AHEAD_MAX, AHEAD_MAX], "the first name has 0 before it: in order"
+    assert steps == [AHEAD_FIRST, 8, AHEAD_MAX, AHEAD_MAX, AHEAD_MAX, AHEAD_MAX], "the first name has 0 before it: in order"
     assert ahead.step(1, 6, 5) == AHEAD_MAX, "the same again changes nothing"
     assert ahead.step(1, 90, 89) == 0
     assert ahead.step(1, 91, 90) == AHEAD_FIRST
@@ -71,4 +71,4 @@ def test_folders_that_are_remembered_are_bounded():
     for folder in range(REMEMBERED_FOLDERS + 1):
         ahead.step(folder, 1, 0)
     assert ahead.step(0, 2, 1) == 0
-    assert ahead.step(REMEMBERED_FOLDERS, 2, 1) == 4
+    assert ahead.step(REMEMBERED_FOLDERS, 2, 1) == 2 * AHEAD_FIRST
