@@ -65,7 +65,9 @@ class DdrTable(Struct, frozen=True, forbid_unknown_fields=True):
     low_watermark: Annotated[float, Meta(description="... until no more than this part is.")] = 0.75
     idle: Annotated[
         str,
-        Meta(description="An object that nobody used for so long gets its copy on NVMe (ms, s, min, h)."),
+        Meta(
+            description="Only objects that nobody used for so long move by the watermarks (ms, s, min, h); need moves others."
+        ),
     ] = "60s"
 
 

@@ -6,11 +6,10 @@ only then go the data plane, the tmpfs and the catalogue.
 
 from __future__ import annotations
 
-import fcntl
 import os
 import signal
 import socket
-from contextlib import AsyncExitStack, ExitStack, contextmanager
+from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, assert_never
 
 import pyfuse3
@@ -26,25 +25,25 @@ from kvd.flush import Flushed, flush
 from kvd.fs.operations import Operations
 from kvd.fs.split import ALL_FEATURES, EventKind, Feature, Split
 from kvd.fs.virtual import Virtual
+from kvd.lock import locked
 from kvd.notify import Notifier
 from kvd.tier.books import Books
 from kvd.tier.ddr import DdrStore
 from kvd.tier.mover import Mover
 from kvd.tier.nvme import NvmeStore
 from kvd.tier.objects import Objects
+from kvd.tier.page import PAGE_BYTES
 from kvd.tier.recovery import Recovery
 from kvdriver import BLOCK_BYTES, InProcessDevice, Tier
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
+    from collections.abc import AsyncIterator
     from contextlib import AbstractAsyncContextManager
-    from pathlib import Path
 
     from kvd.config import Config
 
 logger = log.get(__name__)
 
-PAGE_BYTES = 65536
 SESSIONS_MAX = 1 << 20
 NVME_GROWTH = 2
 """Frames are numbered for this many times the present size of the file systems, since those may be grown."""
@@ -56,7 +55,6 @@ RELEASE_S = 1.0
 """What clients get to close their files after the unmount, before the flush begins."""
 NEGOTIATE_S = 30.0
 CHECKPOINT_S = 5.0
-LOCK_NAME = "lock"
 
 
 def run(config: Config) -> int:
@@ -67,8 +65,7 @@ def run(config: Config) -> int:
     KvdError
         If the daemon can't start.
     """
-    with ExitStack() as stack:
-        stack.enter_context(_locked(config.daemon.state))
+    with locked(config.daemon.state):
         return trio.run(_Daemon(config).run, strict_exception_groups=True)
 
 
@@ -275,20 +272,3 @@ async def _checkpoints(catalog: Catalog) -> None:
     while True:
         await trio.sleep(CHECKPOINT_S)
         await catalog.db.checkpoint()
-
-
-@contextmanager
-def _locked(state: Path) -> Iterator[None]:
-    """Hold the state directory: one daemon a state."""
-    with (state / LOCK_NAME).open("a+") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            lock.seek(0)
-            raise UnavailableError(
-                f"another kvd (pid {lock.read().strip() or 'unknown'}) uses {state}; stop it or set [daemon] state"
-            ) from None
-        lock.truncate(0)
-        lock.write(f"{os.getpid()}\n")
-        lock.flush()
-        yield

@@ -8,14 +8,20 @@ from __future__ import annotations
 
 import os
 import stat
+import sys
 from typing import TYPE_CHECKING
 
+import trio
+
 from kvd.catalog.catalog import Catalog
+from kvd.catalog.database import FILE_NAME
 from kvd.catalog.schema import ROOT_INO
-from kvd.errors import DamagedError
+from kvd.errors import DamagedError, ExitCode
+from kvd.lock import locked
 from kvd.tier.ddr import DdrStore
 from kvd.tier.mover import Mover
 from kvd.tier.nvme import NvmeStore
+from kvd.tier.page import PAGE_BYTES
 from kvdriver import Tier
 
 if TYPE_CHECKING:
@@ -23,6 +29,22 @@ if TYPE_CHECKING:
 
     from kvd.catalog.records import Copy
     from kvd.config import Config
+
+
+def run(config: Config) -> int:
+    """Check the state of a daemon that is stopped, print the faults; return the exit status.
+
+    Raises
+    ------
+    UnavailableError
+        If the daemon runs.
+    """
+    with locked(config.daemon.state):
+        faults = trio.run(lambda: check(config, page_bytes=PAGE_BYTES, data=True))
+    for fault in faults:
+        sys.stdout.write(f"{fault}\n")
+    sys.stdout.write(f"{len(faults)} fault{'' if len(faults) == 1 else 's'}\n" if faults else "clean\n")
+    return ExitCode.FAILURE if faults else ExitCode.OK
 
 
 async def check(config: Config, *, page_bytes: int, data: bool) -> list[str]:
@@ -33,6 +55,9 @@ async def check(config: Config, *, page_bytes: int, data: bool) -> list[str]:
     data
         Also read every file on NVMe and verify its checksums.
     """
+    path = config.daemon.state / FILE_NAME
+    if not path.exists():
+        return [f"{path}: there is no catalogue"]
     catalog = Catalog.open(config.daemon.state, page_bytes=page_bytes)
     try:
         faults = [*_database(catalog), *_names(catalog), *_objects(catalog)]
@@ -40,11 +65,12 @@ async def check(config: Config, *, page_bytes: int, data: bool) -> list[str]:
             config.nvme.dirs,
             uuid=catalog.db.uuid,
             reserve_bytes=0,
-            direct=config.nvme.direct != "off",
+            direct=False,
             copies=catalog.placements.copies_by_dir(),
+            claim=False,
         )
         faults += _nvme_files(catalog, nvme)
-        faults += _ddr_files(catalog, DdrStore(config.ddr.path, uuid=catalog.db.uuid))
+        faults += _ddr_files(catalog, DdrStore(config.ddr.path, uuid=catalog.db.uuid, claim=False))
         if data:
             faults += await _data(catalog, nvme, page_bytes)
     finally:

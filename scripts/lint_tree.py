@@ -33,7 +33,7 @@ ROWS: tuple[tuple[str, ...], ...] = (
     ("kvd.control",),
     ("kvd.fs",),
     ("kvd.tier",),
-    ("kvd.catalog", "kvdriver", "kvd.mount", "kvd.notify", "kvd.config_check"),
+    ("kvd.catalog", "kvdriver", "kvd.lock", "kvd.mount", "kvd.notify", "kvd.config_check"),
     ("kvd.mount_system", "kvd.api.backend"),
     (
         "kvd.config",

@@ -59,9 +59,9 @@ class Database:
             except BaseException:
                 self._connection.close()
                 raise
-        except (sqlite3.DatabaseError, OSError) as error:
+        except (sqlite3.DatabaseError, OSError, LookupError, ValueError) as error:
             raise CatalogError(
-                f"[daemon] state: {self.path} is not a usable SQLite database ({error}); move it away or restore it"
+                f"[daemon] state: {self.path} is not a usable catalogue ({error}); move it away or restore it"
             ) from error
         _sync_path(directory)
 

@@ -98,6 +98,8 @@ class Books:
             try:
                 await self._device.run(place)
             except EngineError as error:
+                if error.status is Status.NO_TABLE:
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "engine tables") from error
                 if error.status is not Status.NO_SPACE:
                     raise
                 info = await self.tier(Tier.DDR)

@@ -30,15 +30,20 @@ SLOW_REMOVE_BYTES = 64 << 20
 class DdrStore:
     """Files named by inode number, in hex, in `path`.
 
+    Parameters
+    ----------
+    claim
+        Whether to take a directory that is nobody's.
+
     Raises
     ------
     ConfigError
         If `path` holds the files of another catalogue.
     """
 
-    def __init__(self, path: Path, *, uuid: str) -> None:
+    def __init__(self, path: Path, *, uuid: str, claim: bool = True) -> None:
         self.path = path
-        if not self.belongs(path, uuid=uuid):
+        if not self.belongs(path, uuid=uuid) and claim:
             marker.write(path / MARKER, "[ddr] path", {"magic": "kvd-ddr", "version": 1, "uuid": uuid})
 
     @staticmethod
@@ -99,6 +104,8 @@ class DdrStore:
 
     def inos(self) -> Iterator[int]:
         """Yield the inode numbers of the files that are there; other names are left alone."""
+        if not self.path.exists():
+            return
         with os.scandir(self.path) as entries:
             for entry in entries:
                 if _NAME.match(entry.name):

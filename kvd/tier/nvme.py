@@ -81,6 +81,7 @@ class NvmeStore:
         reserve_bytes: int,
         direct: bool,
         copies: Mapping[int, int] | None = None,
+        claim: bool = True,
     ) -> None:
         self.dirs = dirs
         self._turns = itertools.count()
@@ -89,13 +90,13 @@ class NvmeStore:
         if missing := sum(count for index, count in known.items() if index >= len(dirs)):
             raise ConfigError(f"{KEY}: the list has {len(dirs)}, but {_objects(missing)} in another; restore the list")
         for index, path in enumerate(dirs):
-            self._claim(path, index, uuid, known.get(index, 0))
+            self._claim(path, index, uuid, known.get(index, 0), claim=claim)
         self.direct = tuple(direct and _probe_direct(path) for path in dirs)
 
     def __repr__(self) -> str:
         return f"<NvmeStore {', '.join(map(str, self.dirs))} direct={self.direct}>"
 
-    def _claim(self, path: Path, index: int, uuid: str, copies: int) -> None:
+    def _claim(self, path: Path, index: int, uuid: str, copies: int, *, claim: bool) -> None:
         mine: dict[str, object] = {"magic": "kvd-nvme", "version": 1, "uuid": uuid, "index": index}
         found = marker.read(path / MARKER, KEY)
         if found is not None:
@@ -111,6 +112,8 @@ class NvmeStore:
                 f"{KEY}: {path} is empty, but {_objects(copies)} there by the catalogue; mount its drive"
                 f" (where that is lost: mkdir {objects}, and kvd gives up what was on it)"
             )
+        if not claim:
+            return
         try:
             objects.mkdir(exist_ok=True)
         except OSError as error:
@@ -169,14 +172,14 @@ class NvmeStore:
             log.warning("file on NVMe can't be removed", path=str(path), errno=error.errno, error=str(error))
 
     def files(self) -> Iterator[tuple[int, int, int, int]]:
-        """Yield ``(dir_index, ino, gen, size)`` of every copy's file."""
+        """Yield ``(dir_index, ino, gen, size)`` of every copy's file; what lies elsewhere is not kvd's."""
         for dir_index, top in enumerate(self.dirs):
             for folder, _, names in os.walk(top / OBJECTS):
                 for name in names:
                     match = _NAME.match(name)
-                    if match:
-                        size = os.stat(os.path.join(folder, name)).st_size  # noqa: PTH116, PTH118
-                        yield dir_index, int(match[1], 16), int(match[2], 16), size
+                    path = os.path.join(folder, name)  # noqa: PTH118 (a Path a file would double the time)
+                    if match and path == str(self.file(dir_index, ino := int(match[1], 16), gen := int(match[2], 16))):
+                        yield dir_index, ino, gen, os.stat(path).st_size  # noqa: PTH116
 
     def size_bytes(self) -> int:
         """Return the size of the file systems that the directories are on."""

@@ -246,7 +246,8 @@ def rewrite(path, statement):
     [
         (lambda path: rewrite(path, "PRAGMA application_id = 99"), "is not a kvd catalogue"),
         (lambda path: rewrite(path, f"PRAGMA user_version = {SCHEMA_VERSION + 1}"), "install a newer kvd"),
-        (lambda path: path.write_bytes(b"not a database at all" * 100), "not a usable SQLite database"),
+        (lambda path: path.write_bytes(b"not a database at all" * 100), "not a usable catalogue"),
+        (lambda path: rewrite(path, "DELETE FROM meta"), "not a usable catalogue"),
         (lambda path: rewrite(path, "UPDATE meta SET value=4096 WHERE key='page_bytes'"), "pages of 4096 bytes"),
     ],
 )

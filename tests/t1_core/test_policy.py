@@ -59,7 +59,9 @@ def test_what_is_remembered_is_bounded():
 def test_reading_in_order_opens_the_window_and_a_jump_closes_it():
     ahead = Readahead()
     steps = [ahead.step(1, cookie, cookie - 1) for cookie in range(1, 7)]
-    assert steps == [AHEAD_FIRST, 8, AHEAD_MAX, AHEAD_MAX, AHEAD_MAX, AHEAD_MAX], "the first name has 0 before it: in order"
+    assert steps == [AHEAD_FIRST, 8, AHEAD_MAX, AHEAD_MAX, AHEAD_MAX, AHEAD_MAX], (
+        "the first name has 0 before it: in order"
+    )
     assert ahead.step(1, 6, 5) == AHEAD_MAX, "the same again changes nothing"
     assert ahead.step(1, 90, 89) == 0
     assert ahead.step(1, 91, 90) == AHEAD_FIRST

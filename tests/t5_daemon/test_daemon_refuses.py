@@ -126,7 +126,7 @@ def test_a_mount_point_that_is_no_empty_directory(kvd: Daemon, spoil: Callable[[
 
 def _garbage(path: Path) -> str:
     path.write_bytes(b"garbage " * 1000)
-    return "is not a usable SQLite database (file is not a database); move it away or restore it"
+    return "is not a usable catalogue (file is not a database); move it away or restore it"
 
 
 def _foreign(path: Path) -> str:
@@ -144,7 +144,7 @@ def _newer(path: Path) -> str:
 def _cut(path: Path) -> str:
     with path.open("r+b") as file:
         file.truncate(5000)
-    return "is not a usable SQLite database (database disk image is malformed); move it away or restore it"
+    return "is not a usable catalogue (database disk image is malformed); move it away or restore it"
 
 
 @pytest.mark.parametrize("spoil", [_garbage, _foreign, _newer, _cut])
