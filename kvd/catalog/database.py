@@ -16,6 +16,7 @@ import time
 import uuid
 from typing import TYPE_CHECKING, Any
 
+import structlog
 import trio
 
 from kvd.catalog.schema import APPLICATION_ID, ROOT_INO, SCHEMA, SCHEMA_VERSION
@@ -24,6 +25,8 @@ from kvd.errors import CatalogError
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+log = structlog.get_logger(__name__)
 
 FILE_NAME = "catalog.sqlite"
 CHECKPOINT_WAL_BYTES = 16 << 20
@@ -166,9 +169,13 @@ class Database:
 
     async def checkpoint(self) -> None:
         """Fold a grown WAL into the database, in a thread, without stopping writers."""
-        with contextlib.suppress(FileNotFoundError):
+        try:
             if self._wal.stat().st_size > CHECKPOINT_WAL_BYTES:
                 await trio.to_thread.run_sync(_checkpoint, self.path)
+        except FileNotFoundError:
+            return
+        except (OSError, sqlite3.DatabaseError) as error:  # the WAL keeps growing, nothing is lost; the next may do
+            log.warning("checkpoint failed", error=str(error))
 
     def close(self) -> None:
         """Checkpoint and close."""

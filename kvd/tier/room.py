@@ -127,7 +127,7 @@ class Room:
                     try:
                         await self._moves.demote(live)
                     except OSError as error:
-                        self._complain(live, error)
+                        self._complain("demotion failed", error, ino=live.ino)
                         return
                     self._lives.let_go_if_cold(live)
             gone += 1
@@ -143,11 +143,11 @@ class Room:
             self.changed()
         return gone
 
-    def _complain(self, live: Live, error: OSError) -> None:
+    def _complain(self, what: str, error: OSError, **more: int) -> None:
         now_s = trio.current_time()
         if now_s - self._complained_s >= COMPLAIN_S:
             self._complained_s = now_s
-            log.warning("demotion failed", ino=live.ino, errno=error.errno, error=str(error))
+            log.warning(what, errno=error.errno, error=str(error), **more)
 
     async def run(self) -> None:
         """Keep the watermarks and the capacities, for ever."""
@@ -157,7 +157,10 @@ class Room:
             await self._keep_watermarks()
             if trio.current_time() - resized_s >= NVME_RESIZE_S:
                 resized_s = trio.current_time()
-                await self.resize_nvme()
+                try:
+                    await self.resize_nvme()
+                except OSError as error:  # a drive that does not answer; what is known of it stays
+                    self._complain("nvme capacity can't be read", error)
             await trio.sleep(tick_s)
 
     async def _keep_watermarks(self) -> None:

@@ -276,3 +276,16 @@ async def test_sync_and_checkpoint(catalog, monkeypatch):
     with sqlite3.connect(f"file:{catalog.db.path}?mode=ro&immutable=1", uri=True) as direct:
         assert direct.execute("SELECT count(*) FROM dentry").fetchone() == (1,), "checkpointed into the main file"
     direct.close()
+
+
+async def test_a_checkpoint_that_fails_is_a_warning(catalog, monkeypatch, claim_log):
+    claim_log("checkpoint failed")
+    monkeypatch.setattr("kvd.catalog.database.CHECKPOINT_WAL_BYTES", 0)
+
+    def full(path):
+        raise sqlite3.OperationalError("database or disk is full")
+
+    monkeypatch.setattr("kvd.catalog.database._checkpoint", full)
+    make(catalog, ROOT_INO, b"f")
+    await catalog.db.checkpoint()
+    assert catalog.names.lookup(ROOT_INO, b"f") is not None

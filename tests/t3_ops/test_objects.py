@@ -412,3 +412,18 @@ async def test_objects_opened_in_order_are_fetched_ahead_into_free_room_only(roo
             assert len(in_ddr) == 8
             assert in_ddr[:3] == inos[:3], "fetching ahead demotes nothing"
             nursery.cancel_scope.cancel()
+
+
+async def test_an_nvme_directory_that_does_not_answer_ends_nothing(root, claim_log, monkeypatch):
+    claim_log("nvme capacity can't be read")
+    async with tiers_at(root) as tiers:
+        before = (await tiers.books.tier(Tier.NVME)).capacity_blocks
+
+        def broken(*args):
+            raise OSError(errno.EIO, "Input/output error")
+
+        monkeypatch.setattr(tiers.nvme, "capacity_blocks", broken)
+        with trio.move_on_after(0.2):
+            await tiers.objects.room.run()
+        assert (await tiers.books.tier(Tier.NVME)).capacity_blocks == before
+        assert await tiers.read(await tiers.make(b"a", b"abc")) == b"abc"
