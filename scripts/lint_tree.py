@@ -23,7 +23,7 @@ GENERATED = "generated, do not edit"
 """A file whose first lines say so is measured by nobody."""
 GENERATED_LINES = 5
 
-# docs/plan-a.md, "Layers": a module may import what is in a lower row, and of its own row only itself. Of several names
+# docs/architecture.md, "Layers": a module may import what is in a lower row, and of its own row only itself. Of several names
 # that match a module the longest decides.
 ROWS: tuple[tuple[str, ...], ...] = (
     ("kvctl", "kvd.__main__"),
