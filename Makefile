@@ -7,6 +7,8 @@ VENV := .venv
 PY := $(VENV)/bin/python
 SOURCES := pyproject.toml meson.build meson.options \
 	$(shell find kvd driver cli csrc scripts -type f -not -name '*.pyc' 2>/dev/null)
+# Most tests wait for a daemon or a disk, so two share a processor well.
+TEST_WORKERS ?= 4
 C_BUILDS := plain asan tsan
 SAN_asan := -Db_sanitize=address,undefined -Db_lundef=false
 SAN_tsan := -Db_sanitize=thread -Db_lundef=false
@@ -43,7 +45,7 @@ test-c: $(C_BUILDS:%=build/%/build.ninja) ## the C tests: plain, ASan+UBSan, TSa
 	done
 
 test-py: build ## the Python tests (t1 to t6)
-	$(VENV)/bin/pytest
+	$(VENV)/bin/pytest -n $(TEST_WORKERS) --dist loadfile
 
 test: lint test-c test-py ## everything that must be green
 

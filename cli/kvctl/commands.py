@@ -189,7 +189,7 @@ def _set_pinned(session: Session, paths: Sequence[Path], *, pinned: bool) -> int
     failed = _each(session, paths, ask)
     if session.as_json:
         session.document({"changed": changed, "failed": failed})
-    else:
+    elif changed or not failed:
         session.show(f"{'pinned' if pinned else 'unpinned'} {units.plural(changed, 'object')}")
     return exit_of_all([failure["code"] for failure in failed])
 
