@@ -49,7 +49,9 @@ test-py: build ## the Python tests (t1 to t6)
 
 test: lint test-c test-py ## everything that must be green
 
-lint: build ## ruff, mypy --strict, C warnings as errors, structure
+lint: build build/plain/build.ninja ## ruff, mypy --strict, C warnings as errors, structure
+	@PATH="$(CURDIR)/$(VENV)/bin:$$PATH" meson compile -C build/plain >build/plain/lint.log 2>&1 || \
+		{ cat build/plain/lint.log; exit 1; }
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
