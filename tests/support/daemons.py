@@ -20,6 +20,7 @@ from private_kvd import BIN, PrivateKvd
 
 from kvd import config, fsck
 from kvd.daemon import PAGE_BYTES
+from support.needs import need_fuse
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -29,16 +30,6 @@ POLL_S = 0.005
 UNPRIVILEGED = (sys.executable, str(Path(__file__).with_name("unprivileged.py")))
 SETTINGS = {"ddr": {"budget": "96MiB", "burst": "32MiB"}}
 _LOUD = re.compile(r"\[(warning|error|critical) *\]|\"level\": ?\"(warning|error|critical)\"|Traceback")
-
-
-def need_fuse() -> None:
-    """Fail where this machine has no FUSE; a machine that is known to have none sets KVD_TEST_NO_FUSE=1."""
-    if os.environ.get("KVD_TEST_NO_FUSE") == "1":
-        pytest.skip("KVD_TEST_NO_FUSE=1")
-    try:
-        os.close(os.open("/dev/fuse", os.O_RDWR | os.O_CLOEXEC))
-    except OSError as error:
-        pytest.fail(f"can't open /dev/fuse: {error.strerror}; set KVD_TEST_NO_FUSE=1 to go without", pytrace=False)
 
 
 def until(condition: Callable[[], object], what: str) -> None:

@@ -19,11 +19,11 @@ from private_kvd import PrivateKvd
 
 from kvd import config, fsck
 from kvd.daemon import PAGE_BYTES
+from support.needs import need_fuse
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-NO_FUSE = "KVD_TEST_NO_FUSE"
 QUIET = ("debug", "info")
 
 
@@ -95,20 +95,6 @@ def _session(pid: int) -> list[int]:
     return found
 
 
-def need_fuse() -> None:
-    """Fail where FUSE can't be had, unless that is known and said."""
-    reason = None
-    if not os.access("/dev/fuse", os.R_OK | os.W_OK):
-        reason = "/dev/fuse can't be opened"
-    elif os.geteuid() != 0:
-        reason = "these tests mount, change users and pass through: they need root"
-    if reason is None:
-        return
-    if os.environ.get(NO_FUSE) == "1":
-        pytest.skip(f"{reason}, and {NO_FUSE}=1")
-    pytest.fail(f"{reason}; set {NO_FUSE}=1 to go without the mounted tests", pytrace=False)
-
-
 @contextmanager
 def start_kvd(
     settings: Mapping[str, Mapping[str, Any]] | None = None, *, nvme_dirs: int = 1, prefix: tuple[str, ...] = ()
@@ -117,7 +103,7 @@ def start_kvd(
 
     A test that fails inside is not also blamed for what its daemon leaves.
     """
-    need_fuse()
+    need_fuse(root=True)
     tables = {"log": {"format": "json"}, **(settings or {})}
     with PrivateKvd(tables, nvme_dirs=nvme_dirs) as kvd:
         kvd.root.chmod(0o755)  # other users get as far as the mount

@@ -14,6 +14,7 @@ import trio
 
 from kvd.errors import DamagedError
 from kvd.tier.mover import STOP_WAIT_S, ChecksumError, Kind, Mover, MoveResult
+from support.needs import need_root
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -168,8 +169,8 @@ async def test_errors_carry_their_errno(tmp_path: Path) -> None:
             pytest.fail("it opened")
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="mounts a small tmpfs")
 async def test_no_space(tmp_path: Path) -> None:
+    need_root()
     await trio.run_process(["mount", "-t", "tmpfs", "-o", f"size={2 * PAGE}", "kvd-test", str(tmp_path)])
     try:
         dst = os.open(tmp_path / "object", os.O_RDWR | os.O_CREAT, 0o600)

@@ -33,13 +33,10 @@ from kvd.fs.split import (
     parse_ask,
 )
 from kvd.tier.plane import Mode, PlaneObject, Sums
+from support.needs import go_without, need_fuse
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-pytestmark = pytest.mark.skipif(
-    os.geteuid() != 0 or not os.access("/dev/fuse", os.R_OK | os.W_OK), reason="needs root and /dev/fuse"
-)
 
 MS_NOSUID, MS_NODEV, MNT_DETACH = 2, 4, 2
 MIB = 1 << 20
@@ -215,11 +212,16 @@ class Mount:
 
 @pytest.fixture
 def mounted(tmp_path: Path) -> Iterator[Mount]:
+    need_fuse(root=True)
     path, store = tmp_path / "mnt", Path(f"/dev/shm/kvd-test-{os.getpid()}")
     path.mkdir()
     store.mkdir()
     check_libc(libc.mount(b"kvd-test", os.fsencode(store), b"tmpfs", MS_NOSUID | MS_NODEV, b"size=64m"), "mount tmpfs")
-    process = subprocess.Popen([sys.executable, __file__, path, store], stdout=subprocess.PIPE)
+    process = subprocess.Popen(
+        [sys.executable, __file__, path, store],
+        stdout=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )
     try:
         mount = Mount(path, process)
         mount.features = Feature(mount.wait_for("INIT")["features"])
@@ -258,7 +260,7 @@ def write_and_read(path: Path, data: mmap.mmap) -> None:
 
 def test_passed_through_file(mounted: Mount) -> None:
     if Feature.PASSTHROUGH not in mounted.features:
-        pytest.skip("this kernel has no FUSE passthrough")
+        go_without("this kernel has no FUSE passthrough (Linux 6.9 has)")
     data = random_pages(3 * MIB + 17)
     write_and_read(mounted.path / "file", data)
     with pytest.raises(FileNotFoundError):

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from support.daemons import WAIT_S, mounted_at, need_fuse, until
+from support.daemons import WAIT_S, mounted_at, until
+from support.needs import need_fuse
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

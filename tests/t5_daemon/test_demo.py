@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from support.daemons import need_fuse, until
+from support.daemons import until
+from support.needs import need_fuse
 
 if TYPE_CHECKING:
     from collections.abc import Callable

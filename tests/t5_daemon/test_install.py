@@ -11,13 +11,12 @@ from pathlib import Path
 import pytest
 
 from kvd import config_schema
+from support.needs import need_tool
 
 ROOT = Path(__file__).parents[2]
 BIN = "usr/local/bin"
 UNIT = "usr/local/lib/systemd/system/kvd.service"
 PACKAGE = "usr/local/lib/kvd"
-
-pytestmark = pytest.mark.skipif(shutil.which("make") is None, reason="needs make")
 
 
 def run(*command: object, **environ: str) -> subprocess.CompletedProcess[str]:
@@ -46,6 +45,7 @@ def files(stage: Path) -> set[str]:
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory):
+    need_tool("make")
     stage = tmp_path_factory.mktemp("stage")
     make("install", stage)
     return stage

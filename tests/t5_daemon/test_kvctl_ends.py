@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -26,6 +25,7 @@ from support.kvctl_runs import (
     kvctl,
     start,
 )
+from support.needs import need_root, need_tool
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -126,10 +126,9 @@ def test_the_default_socket_and_the_option(still: Daemon) -> None:
         assert "/run/kvd/kvd.sock" in kvctl(None, "df").stderr
 
 
-@pytest.mark.skipif(
-    os.geteuid() != 0 or shutil.which("setpriv") is None, reason="needs root and setpriv to become nobody"
-)
 def test_permission_denied(fresh: Daemon) -> None:
+    need_root()
+    need_tool("setpriv")
     fresh.path.parent.chmod(0o755)
     code = "import sys; sys.argv = ['kvctl', 'df']; from kvctl.__main__ import main; main()"
     done = subprocess.run(

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import errno
 import os
-import shutil
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -15,12 +13,9 @@ from kvd import config, mount, mountinfo
 from kvd.config_memory import Memory
 from kvd.errors import ConfigError
 from kvd.mount_system import MNT_DETACH, MS_NODEV, System
+from support.needs import need_fuse, need_root, need_tool
 
 MIB = 2**20
-
-pytestmark = pytest.mark.skipif(
-    not System().is_admin() or not Path("/dev/fuse").exists(), reason="needs CAP_SYS_ADMIN and /dev/fuse"
-)
 
 
 class Unprivileged(System):
@@ -33,6 +28,7 @@ class Unprivileged(System):
 @pytest.fixture
 def place(scratch):
     """A configuration in `scratch`; whatever is mounted there is detached before the directory is removed."""
+    need_fuse(root=True)
     for name in ("mnt", "ddr", "state,x"):
         (scratch / name).mkdir()
     text = f'[daemon]\nmount = "{scratch}/mnt"\nstate = "{scratch}/state,x"\n[ddr]\npath = "{scratch}/ddr"\n'
@@ -74,8 +70,8 @@ def test_foreign_mount_stays(place):
     assert [entry.source for entry in stack(place)] == ["somebody"]
 
 
-@pytest.mark.skipif(shutil.which("fusermount3") is None, reason="needs fusermount3")
 def test_the_helper_sends_the_descriptor(place):
+    need_tool("fusermount3")
     system = Unprivileged()
     mounted = mount.mount_fuse(system, place)
     assert not os.get_inheritable(mounted.fd)
@@ -88,6 +84,7 @@ def test_the_helper_sends_the_descriptor(place):
 
 
 def test_the_helper_says_why_it_refuses(place):
+    need_tool("fusermount3")
     place.daemon.mount.rmdir()
     with pytest.raises(mount.UnavailableError, match=r"fusermount3 can't mount at .*No such file"):
         mount.mount_fuse(Unprivileged(), place)
@@ -114,9 +111,9 @@ def test_tmpfs(place):
 
 
 def test_capability_is_read_from_the_kernel():
+    need_root()
+    need_tool("setpriv")
     code = "from kvd.mount_system import System; print(System().is_admin())"
     drop = ["setpriv", "--bounding-set=-sys_admin", "--inh-caps=-sys_admin"]
-    if shutil.which("setpriv") is None:
-        pytest.skip("needs setpriv")
     done = subprocess.run([*drop, sys.executable, "-c", code], check=False, capture_output=True, text=True, cwd="/")
     assert (done.stdout.strip(), done.stderr) == ("False", "")
