@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 
     from kvdriver import MapRun
 
+KEY = "[ddr] path"
 MARKER = "kvd-ddr.json"
+MAGIC = "kvd-ddr"
 STAT_BLOCK_BYTES = 512
 _NAME = re.compile(r"^[0-9a-f]+$")
 SLOW_REMOVE_BYTES = 64 << 20
@@ -44,15 +46,15 @@ class DdrStore:
     def __init__(self, path: Path, *, uuid: str, claim: bool = True) -> None:
         self.path = path
         if not self.belongs(path, uuid=uuid) and claim:
-            marker.write(path / MARKER, "[ddr] path", {"magic": "kvd-ddr", "version": 1, "uuid": uuid})
+            marker.write(path / MARKER, KEY, marker.make(MAGIC, uuid=uuid))
 
     @staticmethod
     def belongs(path: Path, *, uuid: str) -> bool:
         """Tell whether `path` is this catalogue's, False for nobody's; `ConfigError` if it is another's."""
-        found = marker.read(path / MARKER, "[ddr] path")
+        found = marker.read(path / MARKER, KEY, MAGIC)
         if found is not None and found.get("uuid") != uuid:
             raise ConfigError(
-                f"[ddr] path: {path} belongs to catalogue {found.get('uuid')}, not {uuid};"
+                f"{KEY}: {path} belongs to catalogue {found.get('uuid')}, not {uuid};"
                 " set another directory or unmount it"
             )
         return found is not None

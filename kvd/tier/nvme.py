@@ -28,6 +28,7 @@ log = structlog.get_logger(__name__)
 
 KEY = "[nvme] dirs"
 MARKER = "kvd-nvme.json"
+MAGIC = "kvd-nvme"
 OBJECTS = "objects"
 FAN_OUT = 256
 """Folders a level; two levels: 7.5 million files in one folder met ENOSPC with terabytes free elsewhere."""
@@ -97,8 +98,8 @@ class NvmeStore:
         return f"<NvmeStore {', '.join(map(str, self.dirs))} direct={self.direct}>"
 
     def _claim(self, path: Path, index: int, uuid: str, copies: int, *, claim: bool) -> None:
-        mine: dict[str, object] = {"magic": "kvd-nvme", "version": 1, "uuid": uuid, "index": index}
-        found = marker.read(path / MARKER, KEY)
+        mine = marker.make(MAGIC, uuid=uuid, index=index)
+        found = marker.read(path / MARKER, KEY, MAGIC)
         if found is not None:
             if found != mine:
                 raise ConfigError(

@@ -1,0 +1,56 @@
+"""Markers of the tiers' directories: whose they are, and what is said of those that kvd can't use."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from kvd.errors import ConfigError
+from kvd.tier.ddr import DdrStore
+from kvd.tier.nvme import NvmeStore
+
+
+def nvme(path, *, uuid="mine", copies=None):
+    return NvmeStore((path,), uuid=uuid, reserve_bytes=0, direct=False, copies=copies)
+
+
+def ddr(path, *, uuid="mine"):
+    return DdrStore(path, uuid=uuid)
+
+
+TIERS = pytest.mark.parametrize(("open_tier", "name"), [(nvme, "kvd-nvme.json"), (ddr, "kvd-ddr.json")])
+
+
+@TIERS
+def test_a_directory_that_is_nobodys_is_taken_and_stays(tmp_path, open_tier, name):
+    open_tier(tmp_path)
+    before = (tmp_path / name).read_text()
+    open_tier(tmp_path)
+    assert (tmp_path / name).read_text() == before
+
+
+@TIERS
+def test_a_newer_version_is_said_to_be_one(tmp_path, open_tier, name):
+    open_tier(tmp_path)
+    marker = tmp_path / name
+    marker.write_text(json.dumps(json.loads(marker.read_text()) | {"version": 2}))
+    with pytest.raises(ConfigError, match=f"{name} has version 2, this kvd knows 1; install a newer kvd"):
+        open_tier(tmp_path)
+
+
+@TIERS
+@pytest.mark.parametrize("content", ['{"uuid": "mine"}', '{"magic": "other", "version": 1, "uuid": "mine"}', "[]"])
+def test_a_foreign_marker(tmp_path, open_tier, name, content):
+    (tmp_path / name).write_text(content)
+    with pytest.raises(ConfigError, match=f"{name} is not kvd's; set another directory"):
+        open_tier(tmp_path)
+    assert (tmp_path / name).read_text() == content
+
+
+@TIERS
+def test_another_catalogues(tmp_path, open_tier, name):
+    del name
+    open_tier(tmp_path, uuid="theirs")
+    with pytest.raises(ConfigError, match="belongs to catalogue theirs"):
+        open_tier(tmp_path)
