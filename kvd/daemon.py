@@ -7,6 +7,7 @@ only then go the data plane, the tmpfs and the catalogue.
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import socket
 from contextlib import AsyncExitStack
@@ -65,8 +66,15 @@ def run(config: Config) -> int:
     KvdError
         If the daemon can't start.
     """
+    _raise_descriptor_limit()
     with locked(config.daemon.state):
         return trio.run(_Daemon(config).run, strict_exception_groups=True)
+
+
+def _raise_descriptor_limit() -> None:
+    """Take all descriptors that the hard limit gives: an open object costs two."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 class _Daemon:
@@ -180,7 +188,13 @@ class _Daemon:
     async def _names(self) -> None:
         """Serve names until the split ends the conversation; then there is nothing left to do but stop."""
         await pyfuse3.main(1, HANDLERS_MAX)
-        self._stop.set()
+        self._stop_unasked()
+
+    def _stop_unasked(self) -> None:
+        """Stop because the mount or the names have ended, which nobody told this daemon to do: not with status 0."""
+        if not self._stop.is_set():
+            self._status = ExitCode.UNAVAILABLE
+            self._stop.set()
 
     async def _events(self, split: Split, objects: Objects, negotiated: trio.Event) -> None:
         async for event in split.events():
@@ -195,9 +209,9 @@ class _Daemon:
                     if not self._stop.is_set():
                         logger.warning("unmounted from outside, stopping", mount=self._config.daemon.mount)
                     self._unmounted.set()
-                    self._stop.set()
+                    self._stop_unasked()
                 case EventKind.PEER_GONE:
-                    self._stop.set()
+                    self._stop_unasked()
                 case EventKind.BAD_PAGE:
                     objects.bad_page(event.node, event.value)
                 case EventKind.IO_ERROR:

@@ -94,21 +94,27 @@ class Books:
         live.mapped_blocks = 0
         place = Map(session=live.session, slot=LIVE_SLOT, tier=Tier.DDR, runs=charges, reserved=True)
         need = total_blocks(charges)
-        if charges:
-            try:
-                await self._device.run(place)
-            except EngineError as error:
-                if error.status is Status.NO_TABLE:
-                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "engine tables") from error
-                if error.status is not Status.NO_SPACE:
-                    raise
-                info = await self.tier(Tier.DDR)
-                others = info.reserved_blocks - live.reserved_blocks
-                await self.resize(Tier.DDR, info.used_blocks + others + need)
-                log.info("writer outran its reservation", ino=live.ino, blocks=need, reserved=live.reserved_blocks)
-                await self._device.run(place)
+        if charges and await self._refused(place) is Status.NO_SPACE:
+            info = await self.tier(Tier.DDR)
+            others = info.reserved_blocks - live.reserved_blocks
+            await self.resize(Tier.DDR, info.used_blocks + others + need)
+            log.info("writer outran its reservation", ino=live.ino, blocks=need, reserved=live.reserved_blocks)
+            if await self._refused(place) is not None:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "ddr tier")
         live.mapped_blocks = need
         await self.reserve(live, 0)
+
+    async def _refused(self, place: Map) -> Status | None:
+        """Map; return why the engine has no room for it, or None when it is done."""
+        try:
+            await self._device.run(place)
+        except EngineError as error:
+            if error.status is Status.NO_TABLE:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "engine tables") from error
+            if error.status is not Status.NO_SPACE:
+                raise
+            return error.status
+        return None
 
     async def drop(self, live: Live) -> None:
         """Free the frames of the live pages and of the copy."""

@@ -34,6 +34,8 @@ log = structlog.get_logger(__name__)
 OBJECT_BYTES_MAX = (16 << 40) - BLOCK_BYTES
 """As ext4 with 4 KiB blocks has it; beyond it EFBIG."""
 FIRST_GUESS_BYTES_MAX = 64 << 20
+GUESS_SHARE = 4
+"""For a guess, at most this part of the budget is taken from other objects."""
 FIRST_GUESS_SHARE = 16
 """A kind of object not seen yet is guessed to need at most this part of the budget."""
 
@@ -62,6 +64,7 @@ class Opening:
         self._plane = plane
         first_blocks = min(FIRST_GUESS_BYTES_MAX // BLOCK_BYTES, budget_blocks // FIRST_GUESS_SHARE)
         self._usual = UsualSize(first_blocks=first_blocks)
+        self._guess_blocks_max = budget_blocks // GUESS_SHARE
 
     def __repr__(self) -> str:
         return f"<Opening of {self._lives!r}>"
@@ -104,6 +107,7 @@ class Opening:
                 elif write and live.mode is Mode.PASSTHROUGH:
                     await self._reserve_usual(live)
                 if write and live.sealed:
+                    await self._keep_sealed(live)
                     self._fill(live)
                     # While it has a writer its times are those of the DDR file (`Lives.attributes`).
                     inode = self._catalog.names.inode(ino)
@@ -117,6 +121,19 @@ class Opening:
             else:
                 live.readers += 1
                 live.hits += 1
+
+    async def _keep_sealed(self, live: Live) -> None:
+        """Make sure that NVMe has the bytes as they were sealed, before a writer may change them in place.
+
+        From here on a crash or a stop falls back to them, also if the writer never writes. Nobody can see a store
+        through a mapping, so this can't wait for the first change.
+        """
+        if live.clean:
+            return
+        try:
+            await self._moves.copy_out(live)
+        except OSError as error:
+            log.info("nothing to fall back to while it is written", ino=live.ino, errno=error.errno, error=str(error))
 
     async def _undo_open(self, live: Live) -> None:
         """Leave no half-open object behind."""
@@ -243,6 +260,8 @@ class Opening:
         """Reserve what objects of this kind usually come to need, which is what makes passthrough writing safe."""
         guess = self._usual.guess(live.usual_key) if live.usual_key else live.mapped_blocks
         wanted = max(live.reserved_blocks, guess - live.mapped_blocks)
+        if wanted > self._guess_blocks_max:  # only a guess: not worth throwing others out
+            return await self._books.reserve(live, wanted)
         return await self._room.reserve(live, wanted, wait_s=0)
 
     def _spec(self, live: Live, mode: Mode) -> PlaneObject:

@@ -73,8 +73,10 @@ class Room:
         """Set an object's reservation, demoting idle objects to make room for it.
 
         Waits up to `wait_s` for room while demotions run or other objects are in use whose release would allow
-        demotions; then gives up and returns False.
+        demotions; then gives up and returns False. What can never be met, or not now with `wait_s` 0, demotes nothing.
         """
+        if blocks + live.mapped_blocks * (live.tier is Tier.DDR) > self._budget_blocks + live.reserved_blocks:
+            return await self._books.reserve(live, blocks)
         deadline = trio.current_time() + wait_s
         while not await self._books.reserve(live, blocks):
             info = await self._books.tier(Tier.DDR)
@@ -86,7 +88,8 @@ class Room:
     async def _free(self, need_blocks: int, asker: Live, deadline: float) -> bool:
         """Demote, or wait for a change; whether trying again makes sense."""
         chosen = self._choose(need_blocks, asker)
-        if chosen:
+        enough = sum(live.mapped_blocks for live in chosen) >= need_blocks
+        if chosen and (enough or trio.current_time() < deadline):
             if await self._demote_all(chosen):
                 return True
             with trio.move_on_at(deadline) as scope:  # NVMe takes nothing now: until the deadline it may
@@ -176,7 +179,9 @@ class Room:
             draining=self._draining,
         )
         self._draining = need > 0
-        if need:
+        if held > self._budget_blocks:  # the burst reserve is in use: idle or not, the oldest go
+            await self._demote_all(self._choose(held - self._budget_blocks))
+        elif need:
             await self._demote_all(self._choose(need, idle_s_min=self._ddr_config.idle_s))
 
     async def resize_nvme(self) -> None:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from kvd.catalog.schema import ROOT_INO
+from kvdriver import BLOCK_BYTES, Tier
 from support.tiers import MIB, PAGE_BYTES, Tiers
 
 if TYPE_CHECKING:
@@ -90,6 +91,8 @@ class Life:
             thing.sealed = False
             if truncate:
                 thing.content = b""
+            else:  # what was sealed is copied before a writer may change it
+                thing.copy = thing.content
             if truncate and was_cold:
                 thing.copy = None
 
@@ -169,6 +172,7 @@ def _read(name: bytes) -> Callable[[Tiers], Awaitable[object]]:
 
 def _open_cold(name: bytes) -> Callable[[Tiers], Awaitable[object]]:
     async def act(tiers: Tiers) -> None:
+        await tiers.books.resize(Tier.DDR, tiers.config.ddr.budget_bytes // BLOCK_BYTES)  # as `Room.run` does
         await tiers.objects.open(ino_of(tiers, name), write=False)
         assert not tiers.plane.objects[ino_of(tiers, name)].writable, "from NVMe, for want of room in DDR"
 
