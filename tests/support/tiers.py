@@ -27,7 +27,9 @@ PAGE_BYTES = 65536
 MIB = 1 << 20
 
 
-def config_at(root: Path, *, ddr_mib: int = 8, nvme_mib: int = 64, write_wait_s: float = 0.2) -> Config:
+def config_at(
+    root: Path, *, ddr_mib: int = 8, nvme_mib: int = 64, write_wait_s: float = 0.2, idle_s: float = 0.05
+) -> Config:
     for name in ("mnt", "state", "ddr", "nvme0"):
         (root / name).mkdir(exist_ok=True)
     return Config(
@@ -41,7 +43,7 @@ def config_at(root: Path, *, ddr_mib: int = 8, nvme_mib: int = 64, write_wait_s:
             burst_bytes=MIB,
             high_watermark=0.9,
             low_watermark=0.5,
-            idle_s=0.05,
+            idle_s=idle_s,
         ),
         nvme=NvmeConfig(
             dirs=(root / "nvme0",), capacity_bytes=nvme_mib * MIB, reserve_bytes=0, direct="auto", deadline_s=30
