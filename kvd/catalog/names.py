@@ -24,6 +24,10 @@ LINK_MAX = 65000
 """As ext4 has it."""
 RENAME_NOREPLACE = 1
 RENAME_EXCHANGE = 2
+XATTR_NAME_BYTES_MAX = 64 << 10
+"""Of an inode's names together, each with its NUL: Linux has no room for more in one answer to `listxattr`."""
+XATTR_VALUE_BYTES_MAX = 1 << 20
+"""Of an inode's values together; no tier's budget counts them."""
 _COLUMNS = "ino, mode, uid, gid, nlink, size, atime_ns, mtime_ns, ctime_ns, rdev, target"
 _SETTABLE = frozenset({"mode", "uid", "gid", "size", "atime_ns", "mtime_ns", "ctime_ns"})
 
@@ -324,7 +328,7 @@ class Names:
         return [row[0] for row in self._db.execute("SELECT name FROM xattr WHERE ino=? ORDER BY name", (ino,))]
 
     def set_xattr(self, ino: int, name: bytes, value: bytes, now_ns: int) -> None:
-        """Set an extended attribute."""
+        """Set an extended attribute; ENOSPC if the inode would have more than `listxattr` can tell, or too many bytes."""
         with self._db.transaction():
             self._db.execute("INSERT OR REPLACE INTO xattr VALUES(?,?,?)", (ino, name, value))
             self._links(ino, 0, now_ns)
@@ -337,6 +341,13 @@ class Names:
             self._links(ino, 0, now_ns)
 
     # -- pieces --------------------------------------------------------------------------------------------------
+            name_bytes, value_bytes = self._db.execute(
+                "SELECT coalesce(sum(length(name) + 1), 0), coalesce(sum(length(value)), 0) FROM xattr"
+                " WHERE ino=? AND name<>?",
+                (ino, name),
+            ).fetchone()
+            if name_bytes + len(name) + 1 > XATTR_NAME_BYTES_MAX or value_bytes + len(value) > XATTR_VALUE_BYTES_MAX:
+                raise fail(errno.ENOSPC, name)
 
     def _folder(self, ino: int) -> Inode:
         folder = self.inode(ino)

@@ -169,6 +169,22 @@ def test_transactions_are_all_or_nothing(catalog):
         with catalog.db.transaction():
             make(catalog, ROOT_INO, b"f")
             raise KeyError
+def test_xattrs_of_an_inode_are_bounded(catalog):
+    ino, other = make(catalog, ROOT_INO, b"f").ino, make(catalog, ROOT_INO, b"g").ino
+    value = bytes(64 << 10)
+    for number in range(16):
+        catalog.names.set_xattr(ino, b"user.%d" % number, value, 9)
+    refused(errno.ENOSPC, catalog.names.set_xattr, ino, b"user.more", b"x", 9)
+    catalog.names.set_xattr(ino, b"user.0", value, 9)  # what is replaced does not count twice
+    catalog.names.set_xattr(ino, b"user.0", b"", 9)
+    catalog.names.set_xattr(ino, b"user.more", b"x", 9)
+    for number in range(256):
+        catalog.names.set_xattr(other, b"user.%s%03d" % (b"n" * 247, number), b"", 9)
+    refused(errno.ENOSPC, catalog.names.set_xattr, other, b"user.x", b"", 9)
+    assert sum(len(name) + 1 for name in catalog.names.xattrs(other)) == 64 << 10
+    assert b"user.x" not in catalog.names.xattrs(other)
+
+
 
     with pytest.raises(KeyError):
         half_done()
