@@ -140,7 +140,11 @@ class DaemonControl:
         if not inode.is_dir:
             return [self._entry(path, inode)]
         base = path.rstrip(b"/")
-        return [self._entry(base + b"/" + e.name, e.inode) for e in self._catalog.names.listing(inode.ino)]
+        entries: list[Entry] = []
+        for batch in self._catalog.names.batches(inode.ino):
+            entries += [self._entry(base + b"/" + found.name, found.inode) for found in batch]
+            await trio.lowlevel.checkpoint()
+        return entries
 
     async def entry(self, path: bytes) -> Entry:
         """Describe one name."""
@@ -200,7 +204,7 @@ class DaemonControl:
         await self._catalog.db.sync()
 
     async def _each(self, paths: Sequence[bytes], operation: Callable[[int], Awaitable[int]]) -> AsyncIterator[Step]:
-        inos = list(dict.fromkeys(f.ino for path in paths for f in self._files(path)))
+        inos = list(dict.fromkeys([ino for path in paths for ino in await self._inos(path)]))
         bytes_done = 0
         for done, ino in enumerate(inos, start=1):
             path = self._catalog.names.path(ino) or b""
@@ -212,14 +216,19 @@ class DaemonControl:
                 code = errno.errorcode.get(failure.errno or errno.EIO, "EIO")
             yield Step(done=done, total=len(inos), bytes_done=bytes_done, path=path, error=error, code=code)
 
-    def _files(self, path: bytes) -> list[Inode]:
-        return list(self._catalog.names.walk(self._resolve(path).ino))
+    async def _inos(self, path: bytes) -> list[int]:
+        """Return the files at or below `path`, each once for each of its names."""
+        inos: list[int] = []
+        for batch in self._catalog.names.walk(self._resolve(path).ino):
+            inos += [inode.ino for inode in batch]
+            await trio.lowlevel.checkpoint()
+        return inos
 
     async def pin(self, path: bytes, *, pinned: bool) -> int:
         """Pin or unpin the objects at or below `path`."""
         changed = 0
-        for inode in self._files(path):
-            changed += await self._objects.pin(inode.ino, pinned=pinned)
+        for ino in await self._inos(path):
+            changed += await self._objects.pin(ino, pinned=pinned)
         return changed
 
 

@@ -15,7 +15,7 @@ INSTALL_DEPS ?= yes
 stage = $(DESTDIR)$(pkgdir)
 conf = $(DESTDIR)$(sysconfdir)/kvd/kvd.toml
 wheel_pip = PATH="$(CURDIR)/$(VENV)/bin:$$PATH" $(PY) -m pip --disable-pip-version-check
-stage_pip = $(wheel_pip) --python "$(stage)/bin/python" install -qq --no-warn-script-location
+stage_pip = $(wheel_pip) --python "$(stage)/bin/python" install -qq --no-compile --no-warn-script-location
 INSTALLED_UNIT_FILES = $(unitdir)/kvd.service $(sysusersdir)/kvd.conf $(tmpfilesdir)/kvd.conf \
 	$(udevrulesdir)/70-kvd.rules
 
@@ -32,7 +32,9 @@ install: build/dist/.wheel ## install to prefix=/usr/local (DESTDIR, bindir, uni
 	install -d "$(stage)/share" "$(DESTDIR)$(bindir)" "$(dir $(conf))"
 	$(PYTHON) -m venv --without-pip "$(stage)"
 	$(if $(filter no,$(INSTALL_DEPS)),,$(stage_pip) -c requirements/lock.txt -r build/dist/dependencies.txt)
-	$(stage_pip) --no-deps build/dist/kvd-*.whl
+	@# By name: the path of a wheel would be written down in what is installed.
+	$(stage_pip) --no-deps --no-index --find-links build/dist kvd
+	"$(stage)/bin/python" -m compileall -q $(if $(DESTDIR),-s "$(abspath $(DESTDIR))" -p /) "$(abspath $(stage))/lib"
 	rm -f "$(stage)"/bin/[Aa]ctivate*
 	grep -rlIF -- "$(abspath $(stage))" "$(stage)"/bin "$(stage)"/pyvenv.cfg | \
 		xargs -r -d '\n' sed -i 's|$(abspath $(stage))|$(pkgdir)|g'

@@ -19,9 +19,15 @@ if TYPE_CHECKING:
 
     from kvd.catalog.database import Database
 
+BATCH = 256
+"""Names that are read at once: about a millisecond."""
 NAME_BYTES_MAX = 255
 LINK_MAX = 65000
 """As ext4 has it."""
+XATTR_NAME_BYTES_MAX = 64 << 10
+"""Of an inode's names together, each with its NUL: Linux has no room for more in one answer to `listxattr`."""
+XATTR_VALUE_BYTES_MAX = 1 << 20
+"""Of an inode's values together; no tier's budget counts them."""
 RENAME_NOREPLACE = 1
 RENAME_EXCHANGE = 2
 _COLUMNS = "ino, mode, uid, gid, nlink, size, atime_ns, mtime_ns, ctime_ns, rdev, target"
@@ -108,7 +114,7 @@ class Names:
         return b"/" + b"/".join(reversed(parts))
 
     def listing(self, parent: int, after: int = 0, limit: int = 1 << 30) -> list[DirEntry]:
-        """Return up to `limit` entries of a directory after the cookie `after`."""
+        """Return up to `limit` entries of a directory after the cookie `after`; see `batches` for large ones."""
         rows = self._db.execute(
             f"SELECT d.id, d.name, {', '.join('i.' + c for c in _COLUMNS.split(', '))}"  # noqa: S608
             " FROM dentry d JOIN inode i USING(ino) WHERE d.parent=? AND d.id>? ORDER BY d.id LIMIT ?",
@@ -132,18 +138,27 @@ class Names:
         )
         return [row[0] for row in rows]
 
-    def walk(self, ino: int) -> Iterator[Inode]:
-        """Yield every regular file at or below an inode, each once for each of its names."""
+    def batches(self, parent: int) -> Iterator[list[DirEntry]]:
+        """Yield a directory's entries, `BATCH` at a time, so that the reader can let others run in between.
+
+        Nothing is held meanwhile. A name that is made then does not come: whoever makes them as fast as they are read would
+        keep the reader for ever.
+        """
+        after, last = 0, int(self._db.scalar("SELECT coalesce(max(id), 0) FROM dentry"))
+        while entries := [entry for entry in self.listing(parent, after, BATCH) if entry.cookie <= last]:
+            yield entries
+            after = entries[-1].cookie
+
+    def walk(self, ino: int) -> Iterator[list[Inode]]:
+        """Yield the regular files at or below an inode in batches, each file once for each of its names."""
         top = self.inode(ino)
-        pending = [top] if top.is_dir else []
         if top.is_file:
-            yield top
+            yield [top]
+        pending = [ino] if top.is_dir else []
         while pending:
-            for entry in self.listing(pending.pop().ino):
-                if entry.inode.is_dir:
-                    pending.append(entry.inode)
-                elif entry.inode.is_file:
-                    yield entry.inode
+            for entries in self.batches(pending.pop()):
+                pending += [entry.inode.ino for entry in entries if entry.inode.is_dir]
+                yield [entry.inode for entry in entries if entry.inode.is_file]
 
     def count(self) -> int:
         """Return the number of inodes."""
@@ -324,8 +339,15 @@ class Names:
         return [row[0] for row in self._db.execute("SELECT name FROM xattr WHERE ino=? ORDER BY name", (ino,))]
 
     def set_xattr(self, ino: int, name: bytes, value: bytes, now_ns: int) -> None:
-        """Set an extended attribute."""
+        """Set an extended attribute; ENOSPC if the inode would have more than `listxattr` can tell, or too many bytes."""
         with self._db.transaction():
+            name_bytes, value_bytes = self._db.execute(
+                "SELECT coalesce(sum(length(name) + 1), 0), coalesce(sum(length(value)), 0) FROM xattr"
+                " WHERE ino=? AND name<>?",
+                (ino, name),
+            ).fetchone()
+            if name_bytes + len(name) + 1 > XATTR_NAME_BYTES_MAX or value_bytes + len(value) > XATTR_VALUE_BYTES_MAX:
+                raise fail(errno.ENOSPC, name)
             self._db.execute("INSERT OR REPLACE INTO xattr VALUES(?,?,?)", (ino, name, value))
             self._links(ino, 0, now_ns)
 

@@ -12,7 +12,7 @@ import pytest
 
 from kvd.catalog.catalog import Catalog
 from kvd.catalog.database import FILE_NAME
-from kvd.catalog.names import RENAME_EXCHANGE, RENAME_NOREPLACE
+from kvd.catalog.names import BATCH, RENAME_EXCHANGE, RENAME_NOREPLACE
 from kvd.catalog.records import Copy
 from kvd.catalog.schema import ROOT_INO, SCHEMA_VERSION
 from kvd.errors import CatalogError
@@ -133,6 +133,23 @@ def test_listing_cookies_survive_changes(catalog):
     assert [entry.name for entry in rest] == [b"06", b"07", b"08", b"09", b"late"]
 
 
+def test_a_large_directory_is_read_in_batches(catalog):
+    folder = make(catalog, ROOT_INO, b"d", DIR)
+    made = [make(catalog, folder.ino, b"%03d" % index).ino for index in range(2 * BATCH + 10)]
+    batches = catalog.names.batches(folder.ino)
+    found = next(batches)
+    for name in (b"late", b"later"):
+        make(catalog, folder.ino, name)
+    catalog.names.unlink(folder.ino, b"%03d" % BATCH, 9)
+    rest = list(batches)
+    assert [len(batch) for batch in (found, *rest)] == [BATCH, BATCH, 9]
+    inos = [entry.inode.ino for batch in (found, *rest) for entry in batch]
+    assert inos == [*made[:BATCH], *made[BATCH + 1 :]]
+    files = [inode for batch in catalog.names.walk(ROOT_INO) for inode in batch]
+    assert len(files) == len(made) + 1
+    assert [[inode.ino for inode in batch] for batch in catalog.names.walk(made[0])] == [[made[0]]]
+
+
 def test_a_hundred_levels(catalog):
     parent = ROOT_INO
     for _ in range(100):
@@ -150,6 +167,22 @@ def test_xattrs(catalog):
     catalog.names.remove_xattr(ino, b"user.a", 9)
     refused(errno.ENODATA, catalog.names.xattr, ino, b"user.a")
     refused(errno.ENODATA, catalog.names.remove_xattr, ino, b"user.a", 9)
+
+
+def test_xattrs_of_an_inode_are_bounded(catalog):
+    ino, other = make(catalog, ROOT_INO, b"f").ino, make(catalog, ROOT_INO, b"g").ino
+    value = bytes(64 << 10)
+    for number in range(16):
+        catalog.names.set_xattr(ino, b"user.%d" % number, value, 9)
+    refused(errno.ENOSPC, catalog.names.set_xattr, ino, b"user.more", b"x", 9)
+    catalog.names.set_xattr(ino, b"user.0", value, 9)  # what is replaced does not count twice
+    catalog.names.set_xattr(ino, b"user.0", b"", 9)
+    catalog.names.set_xattr(ino, b"user.more", b"x", 9)
+    for number in range(256):
+        catalog.names.set_xattr(other, b"user.%s%03d" % (b"n" * 247, number), b"", 9)
+    refused(errno.ENOSPC, catalog.names.set_xattr, other, b"user.x", b"", 9)
+    assert sum(len(name) + 1 for name in catalog.names.xattrs(other)) == 64 << 10
+    assert b"user.x" not in catalog.names.xattrs(other)
 
 
 def test_a_copy_comes_back_as_it_was_put(catalog):

@@ -68,10 +68,19 @@ def test_commands_point_to_their_final_place(installed, name):
     assert script.splitlines()[0] == f"#!/{PACKAGE}/bin/python"
 
 
-def test_nothing_that_is_run_knows_of_the_stage(installed):
-    texts = [path for path in (installed / PACKAGE / "bin").iterdir() if not path.is_symlink()]
-    for path in [*texts, installed / PACKAGE / "pyvenv.cfg", installed / UNIT]:
-        assert str(installed) not in path.read_text()
+def test_nothing_that_is_installed_knows_of_the_stage_or_the_sources(installed):
+    for name in files(installed):
+        path = installed / name
+        if not path.is_symlink():
+            content = path.read_bytes()
+            assert os.fsencode(installed) not in content, name
+            assert os.fsencode(ROOT) not in content, name
+
+
+def test_modules_are_compiled_under_their_final_place(installed):
+    (compiled,) = (installed / PACKAGE).glob("lib/python*/site-packages/kvd/__pycache__/fsck.*.pyc")
+    source = compiled.parents[1].relative_to(installed) / "fsck.py"
+    assert os.fsencode(f"/{source}") in compiled.read_bytes()
 
 
 def test_the_sample_configuration_is_the_default(installed):
