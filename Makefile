@@ -14,7 +14,7 @@ SAN_asan := -Db_sanitize=address,undefined -Db_lundef=false
 SAN_tsan := -Db_sanitize=thread -Db_lundef=false
 SAN_plain :=
 
-.PHONY: help setup build test test-c test-py lint format demo run bench lock install uninstall clean
+.PHONY: help setup build test test-c test-py lint format demo run bench lock abi install uninstall clean
 
 help: ## show this
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -56,6 +56,7 @@ lint: build build/plain/build.ninja ## ruff, mypy --strict, C warnings as errors
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
 	$(PY) scripts/lint_tree.py
+	$(PY) driver/spec/generate.py --check
 
 format: $(VENV)/.setup ## format the Python sources
 	$(VENV)/bin/ruff format .
@@ -74,6 +75,9 @@ run: build ## kvd in the foreground, in ./run, for your own use
 
 bench: build ## both sides of each speed claim in one run
 	$(PY) tests/bench/bench.py
+
+abi: $(VENV)/.setup ## write what is generated from driver/spec/kvd.rdl
+	$(PY) driver/spec/generate.py
 
 lock: ## renew requirements/lock.txt
 	python3 -m venv build/lock-venv && build/lock-venv/bin/pip install -q pip-tools

@@ -1,0 +1,1 @@
+"""The description of what the engine and its drivers say to each other, and what is generated from it."""
