@@ -152,7 +152,7 @@ def sync(paths: Paths = (), /, *, session: Context) -> int:
     paths
         Files, or directories for all below; everything when none is given.
     """
-    return operate(session, "sync", session.inside(paths) if paths else [b"/"])
+    return operate(session, "sync", session.inside(paths) if paths else session.everything())
 
 
 @app.command

@@ -110,7 +110,7 @@ def test_operations_for_people(fresh: Daemon) -> None:
     assert (done.returncode, done.stdout) == (0, "demoted 1 object, 3.0 MiB\n")
     done = kvctl(fresh.path, "sync")
     assert (done.returncode, done.stdout) == (7, "synced 7 objects, 900 GiB; 1 object failed\n")
-    assert done.stderr == "kvctl: /model/damaged.bin: page 3 failed its checksum\n"
+    assert done.stderr == "kvctl: /mnt/kvd/model/damaged.bin: page 3 failed its checksum\n"
     done = kvctl(fresh.path, "pin", "/mnt/kvd/model")
     assert (done.returncode, done.stdout) == (0, "pinned 8 objects\n")
     done = kvctl(fresh.path, "unpin", "/mnt/kvd/model/a.bin", "/mnt/kvd/model/b.bin")
@@ -137,7 +137,7 @@ def test_operations_in_json(fresh: Daemon) -> None:
 def test_names_can_not_talk_to_the_terminal(fresh: Daemon) -> None:
     done = kvctl(fresh.path, "stat", "/mnt/kvd/\x1b[31m[bold]evil\n")
     assert done.returncode == 4
-    assert r"/\x1b[31m[bold]evil\n" in done.stderr
+    assert r"/mnt/kvd/\x1b[31m[bold]evil\n" in done.stderr
 
 
 # --- paths ---------------------------------------------------------------------------------------------------------
