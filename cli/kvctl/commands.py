@@ -38,7 +38,17 @@ Exit status:
 - 130: interrupted
 """
 
-app = App(name="kvctl", help=HELP, help_format="markdown", version_flags=[], help_on_error=False)
+VERSION: Final = package_version("kvd")
+
+app = App(
+    name="kvctl",
+    help=HELP,
+    help_format="markdown",
+    version=f"kvctl {VERSION}",
+    version_flags=["--version"],
+    version_format="plaintext",
+    help_on_error=False,
+)
 # Ctrl-C is `main`'s: it says so.
 app.suppress_keyboard_interrupt = app.meta.suppress_keyboard_interrupt = False
 app.meta.group_parameters = Group("Options of every command", sort_key=0)
@@ -211,7 +221,7 @@ def _each(session: Session, paths: Sequence[Path], ask: Callable[[bytes], None])
 @app.command
 def version(*, session: Context) -> int:
     """Show the versions of kvctl and of the daemon."""
-    document: dict[str, Any] = {"client": package_version("kvd"), "daemon": None}
+    document: dict[str, Any] = {"client": VERSION, "daemon": None}
     absent: CtlError | None = None
     try:
         document["daemon"] = session.client.get("version")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -195,6 +196,12 @@ def test_a_terminal_gets_a_bar(fresh: Daemon) -> None:
     assert "2/2" in shown
     assert "━" in shown
     assert shown.rstrip().endswith("synced 2 objects, 3.5 MiB")
+
+
+def test_version_option_asks_no_daemon() -> None:
+    for arguments in (["--version"], ["ls", "--version"]):
+        done = kvctl(Path("/nope"), *arguments)
+        assert (done.returncode, done.stdout) == (0, f"kvctl {metadata.version('kvd')}\n")
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
