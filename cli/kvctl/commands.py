@@ -252,8 +252,13 @@ def completion(shell: Literal["bash", "zsh", "fish"], /, *, session: Context) ->
     """
     del session
     # Into a file, usually: not through the console, which would wrap and colour it.
-    print(app.meta.generate_completion(prog_name="kvctl", shell=shell))
+    print(_whole_names(app.meta.generate_completion(prog_name="kvctl", shell=shell)))
     return Exit.OK
+
+
+def _whole_names(script: str) -> str:
+    """Let bash itself complete file names: the words of `$(compgen -f)` break at blanks."""
+    return script.replace('COMPREPLY=( $(compgen -f -- "${cur}") )', "COMPREPLY=(); compopt -o default 2>/dev/null")
 
 
 @app.meta.default

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pty
 import shutil
 import subprocess
 from importlib import metadata
@@ -14,6 +15,7 @@ import pytest
 from kvctl import units
 from support.kvctl_runs import (
     NOT_UTF8,
+    WAIT_S,
     Daemon,
     daemon,
     document,
@@ -217,6 +219,7 @@ def test_completion(shell: str) -> None:
 
 def test_completion_in_bash_completes(still: Daemon) -> None:
     script = kvctl(still.path, "completion", "bash").stdout
+    assert "compgen -f" not in script, "words of its answer break at blanks"
     ask = '\nCOMP_WORDS=(kvctl pro); COMP_CWORD=1; _kvctl; echo "${COMPREPLY[*]}"\n'
     done = subprocess.run(["bash"], input=script + ask, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "promote"
@@ -246,3 +249,22 @@ def test_sizes(count: int | None, shown: str) -> None:
 )
 def test_ages(seconds: float | None, shown: str) -> None:
     assert units.age(seconds) == shown
+
+
+def test_bash_completes_a_name_with_blanks(tmp_path: Path) -> None:
+    (tmp_path / "script").write_text(kvctl(Path("/nope"), "completion", "bash").stdout)
+    (tmp_path / "some name").touch()
+    master, slave = pty.openpty()
+    with open(slave, "r+b", buffering=0) as terminal, open(master, "r+b", buffering=0) as keys:
+        shell = subprocess.Popen(
+            ["bash", "--norc", "--noprofile", "-i"],
+            stdin=terminal,
+            stdout=terminal,
+            stderr=terminal,
+            cwd=tmp_path,
+            env={"PATH": os.environ["PATH"], "TERM": "dumb"},
+            start_new_session=True,
+        )
+        keys.write(b'kvctl() { printf "%s\\n" "$@" >"$PWD/told"; }\n. ./script\nkvctl demote som\t\nexit\n')
+        assert shell.wait(WAIT_S) == 0
+    assert (tmp_path / "told").read_text() == "demote\nsome name\n"
