@@ -41,7 +41,7 @@ build/%/build.ninja: $(VENV)/.setup
 test-c: $(C_BUILDS:%=build/%/build.ninja) ## the C tests: plain, ASan+UBSan, TSan
 	@set -e; for b in $(C_BUILDS); do \
 		echo "== C tests: $$b"; \
-		PATH="$(CURDIR)/$(VENV)/bin:$$PATH" meson test -C build/$$b --print-errorlogs --no-suite slow; \
+		PATH="$(CURDIR)/$(VENV)/bin:$$PATH" meson test -C build/$$b --print-errorlogs; \
 	done
 
 test-py: build ## the Python tests (t1 to t6)

@@ -1,13 +1,14 @@
-"""Whether this machine lets kvd use its configuration: directories and the mount point."""
+"""Whether this machine lets kvd use its configuration: directories, the mount point, the socket's place and group."""
 
 from __future__ import annotations
 
+import grp
 import os
 import stat
 from typing import TYPE_CHECKING
 
 from kvd import mountinfo
-from kvd.config_schema import fault
+from kvd.config_schema import default_of, fault
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,7 +22,7 @@ _DIRECTORY_MODE = 0o755
 
 
 def check(config: Config, mounts: Sequence[MountEntry]) -> None:
-    """Check the mount point and every directory; changes nothing.
+    """Check the mount point, the socket's place and group, and every directory; changes nothing.
 
     Raises
     ------
@@ -29,6 +30,8 @@ def check(config: Config, mounts: Sequence[MountEntry]) -> None:
         With one line that names the key and the mend.
     """
     _check_mount_point(config, mounts)
+    _check_socket(config.daemon.socket)
+    _check_group(config.daemon.socket_group)
     planned: set[Path] = set()
     for table, key, path in _directories(config):
         _check_directory(table, key, path, planned)
@@ -87,6 +90,29 @@ def _check_directory(table: str, key: str, path: Path, planned: set[Path]) -> No
 
 def _writable(path: Path) -> bool:
     return os.access(path, os.W_OK | os.X_OK, effective_ids=True)
+
+
+def _check_socket(path: Path) -> None:
+    """Check that nothing but a socket lies where the socket goes; whether a daemon listens is the start's to see."""
+    try:
+        mode = path.lstat().st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    except OSError as error:
+        raise fault("daemon", "socket", f"{path}: {error.strerror}", "choose another path") from error
+    if not stat.S_ISSOCK(mode):
+        raise fault("daemon", "socket", f"{path} is there and is not a socket", "remove it or choose another path")
+
+
+def _check_group(group: str) -> None:
+    """Check that the group exists; the default one may be missing, the socket then stays with the daemon's user."""
+    if group in ("", default_of("daemon", "socket_group")):
+        return
+    try:
+        grp.getgrnam(group)
+    except (KeyError, ValueError):
+        what, mend = f'there is no group "{group}"', f"make it (groupadd {group}), or set one that is there"
+        raise fault("daemon", "socket_group", what, mend) from None
 
 
 def _check_mount_point(config: Config, mounts: Sequence[MountEntry]) -> None:

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
     from structlog.typing import EventDict, Processor, WrappedLogger
 
-FORMATS = ("auto", "text", "json")
 _DEPTH_MAX = 4
 
 

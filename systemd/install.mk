@@ -9,15 +9,21 @@ unitdir ?= $(prefix)/lib/systemd/system
 sysusersdir ?= $(prefix)/lib/sysusers.d
 tmpfilesdir ?= $(prefix)/lib/tmpfiles.d
 udevrulesdir ?= $(prefix)/lib/udev/rules.d
+bashdir ?= $(prefix)/share/bash-completion/completions
+zshdir ?= $(prefix)/share/zsh/site-functions
+fishdir ?= $(prefix)/share/fish/vendor_completions.d
 # `no` leaves the dependencies out, for a package manager that brings them (and for tests).
 INSTALL_DEPS ?= yes
 
 stage = $(DESTDIR)$(pkgdir)
+# With the dependencies of the build: the stage may be without.
+stage_python = PYTHONPATH="$$(echo "$(stage)"/lib/python*/site-packages)" $(PY) -P
 conf = $(DESTDIR)$(sysconfdir)/kvd/kvd.toml
 wheel_pip = PATH="$(CURDIR)/$(VENV)/bin:$$PATH" $(PY) -m pip --disable-pip-version-check
 stage_pip = $(wheel_pip) --python "$(stage)/bin/python" install -qq --no-compile --no-warn-script-location
-INSTALLED_UNIT_FILES = $(unitdir)/kvd.service $(sysusersdir)/kvd.conf $(tmpfilesdir)/kvd.conf \
-	$(udevrulesdir)/70-kvd.rules
+COMPLETIONS = bash:$(bashdir)/kvctl zsh:$(zshdir)/_kvctl fish:$(fishdir)/kvctl.fish
+INSTALLED_FILES = $(unitdir)/kvd.service $(sysusersdir)/kvd.conf $(tmpfilesdir)/kvd.conf \
+	$(udevrulesdir)/70-kvd.rules $(foreach pair,$(COMPLETIONS),$(lastword $(subst :, ,$(pair))))
 
 build/dist/.wheel: $(VENV)/.setup $(SOURCES)
 	@mkdir -p build && rm -rf build/dist
@@ -38,7 +44,12 @@ install: build/dist/.wheel ## install to prefix=/usr/local (DESTDIR, bindir, uni
 	rm -f "$(stage)"/bin/[Aa]ctivate*
 	grep -rlIF -- "$(abspath $(stage))" "$(stage)"/bin "$(stage)"/pyvenv.cfg | \
 		xargs -r -d '\n' sed -i 's|$(abspath $(stage))|$(pkgdir)|g'
-	PYTHONPATH="$$(echo "$(stage)"/lib/python*/site-packages)" $(PY) -P -m kvd --print-config >"$(stage)/share/kvd.toml"
+	$(stage_python) -m kvd --print-config >"$(stage)/share/kvd.toml"
+	for pair in $(COMPLETIONS); do \
+		$(stage_python) -m kvctl completion $${pair%%:*} >"$(stage)/share/completion" && \
+		install -D -m 0644 "$(stage)/share/completion" "$(DESTDIR)$${pair#*:}" || exit 1; \
+	done
+	rm "$(stage)/share/completion"
 	[ -e "$(conf)" ] || install -m 0644 "$(stage)/share/kvd.toml" "$(conf)"
 	ln -sfn "$(pkgdir)/bin/kvd" "$(DESTDIR)$(bindir)/kvd"
 	ln -sfn "$(pkgdir)/bin/kvctl" "$(DESTDIR)$(bindir)/kvctl"
@@ -58,5 +69,5 @@ uninstall: ## remove what install put; keep a kvd.toml that was edited
 		link="$(DESTDIR)$(bindir)/$$name"; \
 		[ "$$(readlink "$$link")" != "$(pkgdir)/bin/$$name" ] || rm -f "$$link"; \
 	done
-	rm -f $(foreach file,$(INSTALLED_UNIT_FILES),"$(DESTDIR)$(file)")
+	rm -f $(foreach file,$(INSTALLED_FILES),"$(DESTDIR)$(file)")
 	[ ! -e "$(stage)/share/kvd.toml" ] || rm -rf "$(stage)"

@@ -38,7 +38,17 @@ Exit status:
 - 130: interrupted
 """
 
-app = App(name="kvctl", help=HELP, help_format="markdown", version_flags=[], help_on_error=False)
+VERSION: Final = package_version("kvd")
+
+app = App(
+    name="kvctl",
+    help=HELP,
+    help_format="markdown",
+    version=f"kvctl {VERSION}",
+    version_flags=["--version"],
+    version_format="plaintext",
+    help_on_error=False,
+)
 # Ctrl-C is `main`'s: it says so.
 app.suppress_keyboard_interrupt = app.meta.suppress_keyboard_interrupt = False
 app.meta.group_parameters = Group("Options of every command", sort_key=0)
@@ -152,7 +162,7 @@ def sync(paths: Paths = (), /, *, session: Context) -> int:
     paths
         Files, or directories for all below; everything when none is given.
     """
-    return operate(session, "sync", session.inside(paths) if paths else [b"/"])
+    return operate(session, "sync", session.inside(paths) if paths else session.everything())
 
 
 @app.command
@@ -211,7 +221,7 @@ def _each(session: Session, paths: Sequence[Path], ask: Callable[[bytes], None])
 @app.command
 def version(*, session: Context) -> int:
     """Show the versions of kvctl and of the daemon."""
-    document: dict[str, Any] = {"client": package_version("kvd"), "daemon": None}
+    document: dict[str, Any] = {"client": VERSION, "daemon": None}
     absent: CtlError | None = None
     try:
         document["daemon"] = session.client.get("version")
@@ -242,8 +252,13 @@ def completion(shell: Literal["bash", "zsh", "fish"], /, *, session: Context) ->
     """
     del session
     # Into a file, usually: not through the console, which would wrap and colour it.
-    print(app.meta.generate_completion(prog_name="kvctl", shell=shell))
+    print(_whole_names(app.meta.generate_completion(prog_name="kvctl", shell=shell)))
     return Exit.OK
+
+
+def _whole_names(script: str) -> str:
+    """Let bash itself complete file names: the words of `$(compgen -f)` break at blanks."""
+    return script.replace('COMPREPLY=( $(compgen -f -- "${cur}") )', "COMPREPLY=(); compopt -o default 2>/dev/null")
 
 
 @app.meta.default

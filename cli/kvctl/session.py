@@ -40,11 +40,20 @@ class Session:
         self.as_json = as_json
         self.out = _console(stderr=False)
         self.err = _console(stderr=True)
+        self._mount = ""
+        self._asked: list[str] = []
 
     def inside(self, paths: Sequence[Path]) -> list[bytes]:
         """Return what the user's paths are within the mount."""
-        mount = self.client.mount()
-        return [names.inside(path, mount) for path in paths]
+        self._mount = self.client.mount()
+        found = [names.inside(path, self._mount) for path in paths]
+        self._asked = [names.to_wire(path) for path in found]
+        return found
+
+    def everything(self) -> list[bytes]:
+        """Return the path of all there is, within the mount."""
+        self._mount = self.client.mount()
+        return [b"/"]
 
     def document(self, value: Any) -> None:  # anything that JSON can say
         """Print the one JSON document."""
@@ -64,15 +73,29 @@ class Session:
         self.err.print(f"kvctl: {message}", style="red" if self.err.is_terminal else "", markup=False, highlight=False)
 
     def complain_of(self, path: str, message: str) -> None:
-        """Print why something could not be done to a name, which the message may hold already."""
-        self.complain(names.show(message if path in message else f"{path}: {message}"))
+        """Print why something could not be done to a name within the mount, which the message may hold already."""
+        told = self._in_full(message, path)
+        self.complain(names.show(f"{self._full(path)}: {message}" if told is None else told))
 
     def fail(self, error: CtlError) -> int:
         """Say why the command can't be done; return the exit status."""
         if self.as_json:
             self.document({"error": {"code": error.code, "message": str(error)}})
-        self.complain(names.show(str(error)))
+        told = (self._in_full(str(error), path) for path in self._asked)
+        self.complain(names.show(next((message for message in told if message is not None), str(error))))
         return error.status
+
+    def _full(self, path: str) -> str:
+        """Return where a path within the mount is for everybody else."""
+        return self._mount if path == "/" else self._mount.rstrip("/") + path
+
+    def _in_full(self, message: str, path: str) -> str | None:
+        """Return the daemon's words about a path, with the mount in front of it; None if they do not name it."""
+        start, _, reason = message.partition(f"{path}: ")
+        if not start and reason:
+            return f"{self._full(path)}: {reason}"
+        start, found, end = message.rpartition(f": {path}")
+        return f"{start}: {self._full(path)}" if found and not end else None
 
 
 def _console(*, stderr: bool) -> Console:

@@ -52,8 +52,6 @@ ASK_GROW: Final = b"/kvd.grow"
 TMPFILE_NAME: Final = b"/kvd.tmpfile"
 """Name with which FUSE_TMPFILE comes to ``create`` (KVD_NAME_TMPFILE)."""
 
-UNLIMITED: Final = 2**64 - 1
-
 _ASK: Final = struct.Struct("=QQQII")
 _EVENTS_AT_ONCE: Final = 64
 _CRC_BYTES: Final = 4

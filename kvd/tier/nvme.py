@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import structlog
 import trio
 
+from kvd.catalog.database import FILE_NAME
 from kvd.errors import ConfigError
 from kvd.tier import marker
 from kvdriver import BLOCK_BYTES
@@ -91,24 +92,24 @@ class NvmeStore:
         if missing := sum(count for index, count in known.items() if index >= len(dirs)):
             raise ConfigError(f"{KEY}: the list has {len(dirs)}, but {_objects(missing)} in another; restore the list")
         for index, path in enumerate(dirs):
-            self._claim(path, index, uuid, known.get(index, 0), claim=claim)
+            self._claim(path, index, uuid, known, claim=claim)
         self.direct = tuple(direct and _probe_direct(path) for path in dirs)
 
     def __repr__(self) -> str:
         return f"<NvmeStore {', '.join(map(str, self.dirs))} direct={self.direct}>"
 
-    def _claim(self, path: Path, index: int, uuid: str, copies: int, *, claim: bool) -> None:
+    def _claim(self, path: Path, index: int, uuid: str, known: Mapping[int, int], *, claim: bool) -> None:
         mine = marker.make(MAGIC, uuid=uuid, index=index)
         found = marker.read(path / MARKER, KEY, MAGIC)
         if found is not None:
             if found != mine:
                 raise ConfigError(
                     f"{KEY}: {path} belongs to catalogue {found.get('uuid')} as number {found.get('index')},"
-                    f" not to {uuid} as number {index}; restore the order of the list or set another directory"
+                    f" not to {uuid} as number {index}{_mend(found, uuid, known)}"
                 )
             return
         objects = path / OBJECTS
-        if copies and not objects.is_dir():
+        if (copies := known.get(index, 0)) and not objects.is_dir():
             raise ConfigError(
                 f"{KEY}: {path} is empty, but {_objects(copies)} there by the catalogue; mount its drive"
                 f" (where that is lost: mkdir {objects}, and kvd gives up what was on it)"
@@ -193,6 +194,15 @@ class NvmeStore:
         free_bytes = sum(max(0, _free_bytes(path) - self._reserve_bytes) for path in devices.values())
         capacity = used_blocks + free_bytes // BLOCK_BYTES
         return min(capacity, limit_bytes // BLOCK_BYTES) if limit_bytes else capacity
+
+
+def _mend(found: Mapping[str, object], uuid: str, known: Mapping[int, int]) -> str:
+    """Return how a directory and a catalogue that do not belong together came to meet, and what to do."""
+    if found.get("uuid") == uuid:
+        return "; restore the order of the list or set another directory"
+    if known:
+        return "; set another directory"
+    return f", which is new: nothing is on NVMe by it; restore the {FILE_NAME} of the objects or set another directory"
 
 
 def _objects(count: int) -> str:

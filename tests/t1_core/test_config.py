@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import socket
 from dataclasses import replace
 from pathlib import Path
 
@@ -249,6 +250,28 @@ def test_a_file_is_no_directory(usable):
     usable.daemon.state.write_text("")
     with pytest.raises(ConfigError, match=r"^\[daemon\] state: .* is not a directory; set state"):
         config_check.check(usable, [])
+
+
+def test_what_lies_where_the_socket_goes(usable):
+    config_check.make_directories(usable)
+    path = usable.daemon.socket
+    with socket.socket(socket.AF_UNIX) as dead:
+        dead.bind(os.fspath(path))
+    config_check.check(usable, [])  # a dead daemon's gives way
+    path.unlink()
+    path.mkdir()
+    with pytest.raises(ConfigError, match=r"^\[daemon\] socket: .* is there and is not a socket; remove it or"):
+        config_check.check(usable, [])
+
+
+def test_a_group_that_was_set_has_to_exist(usable):
+    def check(group):
+        config_check.check(replace(usable, daemon=replace(usable.daemon, socket_group=group)), [])
+
+    for group in ("", "kvd", "root"):
+        check(group)
+    with pytest.raises(ConfigError, match=r'^\[daemon\] socket_group: there is no group "nobodys"; make it'):
+        check("nobodys")
 
 
 @pytest.mark.parametrize("there", [True, False])

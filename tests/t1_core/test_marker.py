@@ -54,3 +54,21 @@ def test_another_catalogues(tmp_path, open_tier, name):
     open_tier(tmp_path, uuid="theirs")
     with pytest.raises(ConfigError, match="belongs to catalogue theirs"):
         open_tier(tmp_path)
+
+
+def test_a_new_catalogue_does_not_blame_the_list(tmp_path):
+    nvme(tmp_path, uuid="theirs")
+    new = "is new: nothing is on NVMe by it; restore the catalog.sqlite of the objects or set another directory"
+    with pytest.raises(ConfigError, match=new):
+        nvme(tmp_path)
+    with pytest.raises(ConfigError, match="not to mine as number 0; set another directory"):
+        nvme(tmp_path, copies={0: 1})
+
+
+def test_a_list_in_another_order(tmp_path):
+    dirs = tmp_path / "one", tmp_path / "two"
+    for path in dirs:
+        path.mkdir()
+    NvmeStore(dirs, uuid="mine", reserve_bytes=0, direct=False)
+    with pytest.raises(ConfigError, match="as number 1, not to mine as number 0; restore the order of the list"):
+        NvmeStore(dirs[::-1], uuid="mine", reserve_bytes=0, direct=False)

@@ -117,7 +117,7 @@ def test_a_leased_object_stays_and_the_others_go(kvd: Daemon, folder: Path) -> N
     with (folder / "b").open("rb"):
         done = kvctl(kvd, "demote", folder)
         assert done.returncode == 5
-        assert done.stderr == f"kvctl: /{folder.name}/b: in use: open or mapped\n"
+        assert done.stderr == f"kvctl: {folder}/b: in use: open or mapped\n"
         assert done.stdout == "demoted 2 objects, 391 KiB; 1 object failed\n"
         failed = document(kvctl(kvd, "--json", "demote", folder))["failed"]
         assert failed == [{"path": f"/{folder.name}/b", "code": "EBUSY", "error": "in use: open or mapped"}]
@@ -128,8 +128,11 @@ def test_different_failures_are_status_1(kvd: Daemon, folder: Path) -> None:
     missing = kvctl(kvd, "demote", folder / "a", folder / "missing")
     assert (missing.returncode, missing.stderr) == (
         4,
-        f"kvctl: /{folder.name}/missing: no such file or directory in the mount\n",
+        f"kvctl: {folder}/missing: no such file or directory in the mount\n",
     )
+    for command in ("ls", "stat", "pin"):
+        alone = kvctl(kvd, command, "missing", cwd=folder)
+        assert (alone.returncode, alone.stderr) == (missing.returncode, missing.stderr)
     done = kvctl(kvd, "stat", folder / "a", folder / "missing")
     assert (done.returncode, "/a\n" in done.stdout) == (4, True)
 
@@ -138,7 +141,7 @@ def test_a_pin_holds_until_it_is_taken_off(kvd: Daemon, folder: Path) -> None:
     assert kvctl(kvd, "pin", folder).stdout == "pinned 3 objects\n"
     assert os.getxattr(folder / "a", "user.kvd.pin") == b"1"
     done = kvctl(kvd, "demote", folder)
-    assert (done.returncode, done.stderr.splitlines()[0]) == (5, f"kvctl: /{folder.name}/a: pinned")
+    assert (done.returncode, done.stderr.splitlines()[0]) == (5, f"kvctl: {folder}/a: pinned")
     assert document(kvctl(kvd, "--json", "status"))["pinned"] == 3
     assert kvctl(kvd, "unpin", folder / "a", folder / "b").stdout == "unpinned 2 objects\n"
     assert kvctl(kvd, "unpin", folder).stdout == "unpinned 1 object\n"
@@ -185,7 +188,7 @@ def test_faults_are_shown_and_make_it_degraded() -> None:
             damaged.write(b"damage")
         kvd.claims.append("object quarantined")
         done = kvctl(kvd, "promote", kvd.mount)
-        assert (done.returncode, done.stderr) == (7, "kvctl: /model\\n1: page 2 failed its checksum\n")
+        assert (done.returncode, done.stderr) == (7, f"kvctl: {kvd.mount}/model\\n1: page 2 failed its checksum\n")
         assert kvd.read("fine") == b"fine"
         shown = kvctl(kvd, "status").stdout
         assert ": degraded\n" in shown

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import sys
 import sysconfig
 from pathlib import Path
 
@@ -86,6 +87,19 @@ def test_modules_are_compiled_under_their_final_place(installed):
 def test_the_sample_configuration_is_the_default(installed):
     sample = (installed / "etc/kvd/kvd.toml").read_text()
     assert sample == config_schema.render(config_schema.File())
+
+
+@pytest.mark.parametrize(
+    ("shell", "name"),
+    [
+        ("bash", "bash-completion/completions/kvctl"),
+        ("zsh", "zsh/site-functions/_kvctl"),
+        ("fish", "fish/vendor_completions.d/kvctl.fish"),
+    ],
+)
+def test_completions_are_what_kvctl_prints(installed, shell, name):
+    script = (installed / "usr/local/share" / name).read_text()
+    assert script == run(sys.executable, "-P", "-m", "kvctl", "completion", shell).stdout
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="needs systemd-analyze")

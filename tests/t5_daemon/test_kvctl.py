@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import pty
 import shutil
 import subprocess
+from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,6 +15,7 @@ import pytest
 from kvctl import units
 from support.kvctl_runs import (
     NOT_UTF8,
+    WAIT_S,
     Daemon,
     daemon,
     document,
@@ -110,7 +113,7 @@ def test_operations_for_people(fresh: Daemon) -> None:
     assert (done.returncode, done.stdout) == (0, "demoted 1 object, 3.0 MiB\n")
     done = kvctl(fresh.path, "sync")
     assert (done.returncode, done.stdout) == (7, "synced 7 objects, 900 GiB; 1 object failed\n")
-    assert done.stderr == "kvctl: /model/damaged.bin: page 3 failed its checksum\n"
+    assert done.stderr == "kvctl: /mnt/kvd/model/damaged.bin: page 3 failed its checksum\n"
     done = kvctl(fresh.path, "pin", "/mnt/kvd/model")
     assert (done.returncode, done.stdout) == (0, "pinned 8 objects\n")
     done = kvctl(fresh.path, "unpin", "/mnt/kvd/model/a.bin", "/mnt/kvd/model/b.bin")
@@ -137,7 +140,7 @@ def test_operations_in_json(fresh: Daemon) -> None:
 def test_names_can_not_talk_to_the_terminal(fresh: Daemon) -> None:
     done = kvctl(fresh.path, "stat", "/mnt/kvd/\x1b[31m[bold]evil\n")
     assert done.returncode == 4
-    assert r"/\x1b[31m[bold]evil\n" in done.stderr
+    assert r"/mnt/kvd/\x1b[31m[bold]evil\n" in done.stderr
 
 
 # --- paths ---------------------------------------------------------------------------------------------------------
@@ -197,6 +200,12 @@ def test_a_terminal_gets_a_bar(fresh: Daemon) -> None:
     assert shown.rstrip().endswith("synced 2 objects, 3.5 MiB")
 
 
+def test_version_option_asks_no_daemon() -> None:
+    for arguments in (["--version"], ["ls", "--version"]):
+        done = kvctl(Path("/nope"), *arguments)
+        assert (done.returncode, done.stdout) == (0, f"kvctl {metadata.version('kvd')}\n")
+
+
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_completion(shell: str) -> None:
     done = kvctl(Path("/nope"), "completion", shell)
@@ -210,6 +219,7 @@ def test_completion(shell: str) -> None:
 
 def test_completion_in_bash_completes(still: Daemon) -> None:
     script = kvctl(still.path, "completion", "bash").stdout
+    assert "compgen -f" not in script, "words of its answer break at blanks"
     ask = '\nCOMP_WORDS=(kvctl pro); COMP_CWORD=1; _kvctl; echo "${COMPREPLY[*]}"\n'
     done = subprocess.run(["bash"], input=script + ask, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "promote"
@@ -239,3 +249,22 @@ def test_sizes(count: int | None, shown: str) -> None:
 )
 def test_ages(seconds: float | None, shown: str) -> None:
     assert units.age(seconds) == shown
+
+
+def test_bash_completes_a_name_with_blanks(tmp_path: Path) -> None:
+    (tmp_path / "script").write_text(kvctl(Path("/nope"), "completion", "bash").stdout)
+    (tmp_path / "some name").touch()
+    master, slave = pty.openpty()
+    with open(slave, "r+b", buffering=0) as terminal, open(master, "r+b", buffering=0) as keys:
+        shell = subprocess.Popen(
+            ["bash", "--norc", "--noprofile", "-i"],
+            stdin=terminal,
+            stdout=terminal,
+            stderr=terminal,
+            cwd=tmp_path,
+            env={"PATH": os.environ["PATH"], "TERM": "dumb"},
+            start_new_session=True,
+        )
+        keys.write(b'kvctl() { printf "%s\\n" "$@" >"$PWD/told"; }\n. ./script\nkvctl demote som\t\nexit\n')
+        assert shell.wait(WAIT_S) == 0
+    assert (tmp_path / "told").read_text() == "demote\nsome name\n"
