@@ -76,7 +76,7 @@ def left_of(root: str) -> list[str]:
     found = [line for line in Path("/proc/self/mountinfo").read_text().splitlines() if root in line]
     for process in Path("/proc").glob("[0-9]*/cmdline"):
         try:
-            command = process.read_bytes().replace(b"\0", b" ").decode()
+            command = process.read_bytes().replace(b"\0", b" ").decode(errors="replace")
         except (FileNotFoundError, ProcessLookupError):
             continue
         if root in command:
