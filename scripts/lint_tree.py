@@ -51,7 +51,14 @@ LOWEST_SHARED = 9
 """From this row on, modules of one row may import each other (a cycle fails at the first import)."""
 
 HOSTS = re.compile("|".join(re.escape(host) for host in ("pypi" + ".org", "python" + "hosted.org", "npm" + "js.org")))
-C_PREFIXES = {"abi": "abi", "engine": "engine", "fuse": "split", "mover": "mover", "common": "crc32c"}
+C_PREFIXES = {
+    "abi": "abi",
+    "engine": "engine",
+    "convert": "convert",
+    "fuse": "split",
+    "mover": "mover",
+    "common": "crc32c",
+}
 """The word after ``kvd_`` in a component's interface; any other word too belongs to one component."""
 _C_WORD = re.compile(r"^kvd_([a-z0-9]+)")
 _C_FUNCTION = re.compile(r"^(?P<head>(?:[A-Za-z_][^;={}()#]*?\b)??)(?P<name>[A-Za-z_]\w*)\s*\(")
