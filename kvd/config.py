@@ -217,19 +217,24 @@ class _Values:
             raise fault(table, key, str(error), assignment(table, key)) from error
 
     def duration(self, table: str, key: str) -> float:
+        """Return a duration in seconds."""
         return self._read(table, key, config_units.parse_duration)
 
     def size(self, table: str, key: str) -> int:
+        """Return a size in bytes."""
         return int(self._read(table, key, config_units.parse_size))
 
     def share(self, table: str, key: str, whole_bytes: int) -> int:
+        """Return a size in bytes, whole blocks, that may be set as a share of `whole_bytes`."""
         size_bytes = int(self._read(table, key, config_units.parse_share, whole_bytes=whole_bytes))
         return size_bytes - size_bytes % BLOCK_BYTES
 
     def path(self, table: str, key: str) -> Path:
+        """Return a path, absolute and without detours."""
         return _absolute(table, key, getattr(getattr(self.file, table), key))
 
     def choice(self, table: str, key: str) -> None:
+        """Check that a word is one of those that the key takes."""
         value, known = getattr(getattr(self.file, table), key), CHOICES[table, key]
         if value not in known:
             words = ", ".join(f'"{word}"' for word in known)

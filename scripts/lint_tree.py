@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 FILE_LINES_MAX = 400
 FUNCTION_LINES_MAX = 70
 SOURCE_FOLDERS = ("kvd", "driver", "cli", "csrc")
+MEASURED_FOLDERS = (*SOURCE_FOLDERS, "scripts", "tests")
 GENERATED = "generated, do not edit"
 """A file whose first lines say so is measured by nobody."""
 GENERATED_LINES = 5
@@ -51,6 +52,10 @@ LOWEST_SHARED = 9
 """From this row on, modules of one row may import each other (a cycle fails at the first import)."""
 
 HOSTS = re.compile("|".join(re.escape(host) for host in ("pypi" + ".org", "python" + "hosted.org", "npm" + "js.org")))
+SUFFIXES = frozenset(
+    {"", ".py", ".c", ".h", ".build", ".options", ".toml", ".txt", ".in", ".sh", ".mk", ".md"}
+    | {".service", ".rules", ".sysusers", ".tmpfiles"}
+)
 C_PREFIXES = {
     "abi": "abi",
     "engine": "engine",
@@ -109,14 +114,28 @@ def imports(tree: ast.Module, module: str, *, is_package: bool) -> Iterator[tupl
             yield from ((node.lineno, f"{base}.{alias.name}") for alias in node.names)
 
 
+def check_size(path: Path, text: str) -> Iterator[Outlier]:
+    """Check the length of a source file and of the functions in it."""
+    if (lines := len(text.splitlines())) > FILE_LINES_MAX:
+        yield Outlier(path, FILE_LINES_MAX + 1, _too_long("file", lines, FILE_LINES_MAX))
+    for line, length, name in _lengths(path, text):
+        if length > FUNCTION_LINES_MAX:
+            yield Outlier(path, line, _too_long(f"function {name}", length, FUNCTION_LINES_MAX))
+
+
+def _lengths(path: Path, text: str) -> Iterator[tuple[int, int, str]]:
+    """Yield first line, length and name of each function."""
+    if path.suffix == ".py":
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                yield node.lineno, (node.end_lineno or node.lineno) - node.lineno + 1, node.name
+    elif path.suffix == ".c":
+        yield from ((line, length, name) for line, length, name, _ in functions(text))
+
+
 def check_python(path: Path, text: str) -> Iterator[Outlier]:
-    """Check the functions and the imports of a Python file."""
+    """Check the imports of a Python file."""
     tree = ast.parse(text)
-    for node in ast.walk(tree):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            lines = (node.end_lineno or node.lineno) - node.lineno + 1
-            if lines > FUNCTION_LINES_MAX:
-                yield Outlier(path, node.lineno, _too_long(f"function {node.name}", lines, FUNCTION_LINES_MAX))
     module = module_of(path)
     own = row_of(module)
     if own is None:
@@ -148,13 +167,11 @@ def functions(text: str) -> Iterator[tuple[int, int, str, str]]:
 
 
 def check_c(path: Path, text: str) -> Iterator[Outlier]:
-    """Check the functions of a C source: their length, and that those that others can call begin with ``kvd_``."""
+    """Check that the functions of a C source that others can call begin with ``kvd_``."""
     component = path.parts[1] if len(path.parts) > 2 else ""  # noqa: PLR2004 (csrc/COMPONENT/FILE)
     if component not in C_PREFIXES:
         yield Outlier(path, 1, f"component {component or path.name} has no prefix; add it to C_PREFIXES")
-    for line, length, name, head in functions(text):
-        if length > FUNCTION_LINES_MAX:
-            yield Outlier(path, line, _too_long(f"function {name}", length, FUNCTION_LINES_MAX))
+    for line, _, name, head in functions(text):
         if not _C_INTERNAL.search(head) and not _C_WORD.match(name) and not name.startswith("__"):
             yield Outlier(
                 path, line, f"{name} is visible to all but does not begin with kvd_; make it static or rename"
@@ -184,11 +201,12 @@ def check_file(root: Path, path: Path) -> Iterator[Outlier]:
     for number, line in enumerate(text.splitlines(), start=1):
         if HOSTS.search(line):
             yield Outlier(path, number, "names the host of a package registry; leave that to pip's configuration")
-    lines = text.splitlines()
-    if path.parts[0] not in SOURCE_FOLDERS or GENERATED in "\n".join(lines[:GENERATED_LINES]):
+    if GENERATED in "\n".join(text.splitlines()[:GENERATED_LINES]):
         return
-    if path.suffix in {".py", ".c", ".h"} and len(lines) > FILE_LINES_MAX:
-        yield Outlier(path, FILE_LINES_MAX + 1, _too_long("file", len(lines), FILE_LINES_MAX))
+    if path.parts[0] in MEASURED_FOLDERS and path.suffix in {".py", ".c", ".h"}:
+        yield from check_size(path, text)
+    if path.parts[0] not in SOURCE_FOLDERS:
+        return
     if path.suffix == ".py":
         yield from check_python(path, text)
     elif path.suffix == ".c":
@@ -198,11 +216,13 @@ def check_file(root: Path, path: Path) -> Iterator[Outlier]:
 def files(root: Path) -> Iterator[Path]:
     """Yield the files to check, relative to `root`: sources, and whatever else could name a host."""
     folders = (*SOURCE_FOLDERS, "scripts", "tests", "systemd", "requirements", "docs", ".ci")
-    tops = [root / name for name in ("Makefile", "pyproject.toml", "meson.build", "README.md")]
+    tops = [
+        root / name
+        for name in ("Makefile", "pyproject.toml", "meson.build", "meson.options", "README.md", "CHANGELOG.md")
+    ]
     found = [*tops, *(path for folder in folders for path in (root / folder).rglob("*"))]
-    suffixes = {"", ".py", ".c", ".h", ".build", ".toml", ".txt", ".in", ".sh", ".mk", ".md", ".service"}
     for path in sorted(found):
-        if path.is_file() and path.suffix in suffixes and "__pycache__" not in path.parts:
+        if path.is_file() and path.suffix in SUFFIXES and "__pycache__" not in path.parts:
             yield path.relative_to(root)
 
 

@@ -82,9 +82,11 @@ class _Stream(trio.abc.Stream):
 
     @property
     def socket(self) -> trio.socket.SocketType:
+        """The connection's socket, which hypercorn asks for its addresses."""
         return self._inner.socket
 
     async def send_all(self, data: bytes | bytearray | memoryview) -> None:
+        """Send, for no longer than `_Server.send_scope` allows; what goes wrong ends the connection."""
         with self._server.send_scope():
             try:
                 await self._inner.send_all(data)
@@ -97,15 +99,19 @@ class _Stream(trio.abc.Stream):
         raise trio.BrokenResourceError("the client takes nothing")
 
     async def wait_send_all_might_not_block(self) -> None:
+        """Wait until a send might not have to wait."""
         await self._inner.wait_send_all_might_not_block()
 
     async def receive_some(self, max_bytes: int | None = None) -> bytes | bytearray:
+        """Receive; hypercorn has a deadline for that (`IDLE_S_MAX`)."""
         return await self._inner.receive_some(max_bytes)
 
     async def send_eof(self) -> None:
+        """Say that nothing more will be sent."""
         await self._inner.send_eof()
 
     async def aclose(self) -> None:
+        """Close, and end whatever of hypercorn still waits on this connection."""
         await self._inner.aclose()
         self._end()
 
@@ -118,6 +124,7 @@ class _Listener(trio.abc.Listener[trio.SocketStream]):
         self._free = free
 
     async def accept(self) -> trio.SocketStream:
+        """Wait for a place, then for a client; the place is given back when the connection ends."""
         await self._free.acquire()
         try:
             return await self._inner.accept()
@@ -126,6 +133,7 @@ class _Listener(trio.abc.Listener[trio.SocketStream]):
             raise
 
     async def aclose(self) -> None:
+        """Stop to listen."""
         await self._inner.aclose()
 
 

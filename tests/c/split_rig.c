@@ -6,6 +6,7 @@
 #include <sched.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/time.h>
 #include <sys/uio.h>
 #include <time.h>
@@ -286,6 +287,14 @@ void await_idle(struct rig *rig)
 		assert_true(time(NULL) < deadline);
 		sched_yield();
 	}
+}
+
+uint64_t rig_held_bytes(int fd)
+{
+	struct stat st;
+
+	assert_int_equal(fstat(fd, &st), 0);
+	return (uint64_t)st.st_blocks * 512;
 }
 
 void rig_pattern(uint8_t *out, size_t bytes)

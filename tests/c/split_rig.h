@@ -91,6 +91,8 @@ void await_idle(struct rig *rig);
 
 /* A new unlinked file on a tmpfs with `bytes` bytes of a pattern. */
 int rig_file(size_t bytes);
+/* What a file takes of its storage. */
+uint64_t rig_held_bytes(int fd);
 void rig_pattern(uint8_t *out, size_t bytes);
 /* A writable DIRECT object of `fd` with node `node`. */
 void rig_add(struct rig *rig, uint64_t node, int fd, uint64_t limit_bytes);

@@ -1,11 +1,7 @@
 /* WRITE and FALLOCATE: what they may grow a file to, and the ask in between. */
 #include <errno.h>
 #include <fcntl.h>
-#include <linux/magic.h>
-#include <sys/mman.h>
-#include <sys/mount.h>
 #include <sys/stat.h>
-#include <sys/vfs.h>
 #include <unistd.h>
 
 #include "split_rig.h"
@@ -15,14 +11,6 @@ enum { NODE = 5, KIB = 1 << 10 };
 static struct message message;
 static uint8_t data[RIG_IO_BYTES];
 static uint8_t back[RIG_IO_BYTES];
-
-static uint64_t held_bytes(int fd)
-{
-	struct stat st;
-
-	assert_int_equal(fstat(fd, &st), 0);
-	return (uint64_t)st.st_blocks * 512;
-}
 
 static void expect_data(int fd, uint64_t offset, size_t bytes)
 {
@@ -87,7 +75,7 @@ static void test_write_rules(void **state)
 	kernel_expect_error(&rig, send_fallocate(&rig, NODE, 0, 0, (1ull << 40) + 1), EFBIG);
 	kernel_expect_error(&rig, send_fallocate(&rig, NODE, FALLOC_FL_ZERO_RANGE, 0, 10), EOPNOTSUPP);
 	kernel_expect_error(&rig, send_fallocate(&rig, NODE, 0, 0, 0), EINVAL);
-	assert_int_equal(held_bytes(fd), 0);
+	assert_int_equal(rig_held_bytes(fd), 0);
 	tear_down(&rig, fd);
 }
 
@@ -109,12 +97,12 @@ static void test_grow_is_granted(void **state)
 	assert_int_equal(ask.opcode, FUSE_WRITE);
 	assert_int_equal(ask.mode, 0);
 	kernel_expect_silence(&rig);
-	assert_int_equal(held_bytes(fd), 8 * KIB);
+	assert_int_equal(rig_held_bytes(fd), 8 * KIB);
 	assert_int_equal(kvd_split_object_limit(rig.split, NODE, ask.need_bytes), 0);
 	peer_send(&rig, unique, 0, NULL, 0);
 	expect_write_reply(&rig, unique, 16 * KIB);
 	expect_data(fd, 4 * KIB, 16 * KIB);
-	assert_int_equal(held_bytes(fd), 20 * KIB);
+	assert_int_equal(rig_held_bytes(fd), 20 * KIB);
 	assert_int_equal(rig_stats(&rig).asks, 1);
 	await_idle(&rig);
 	tear_down(&rig, fd);
@@ -145,7 +133,7 @@ static void test_grow_is_refused(void **state)
 	peer_expect(&rig, &message, FUSE_WRITE, unique);
 	peer_send(&rig, unique, -EBADF, NULL, 0);
 	kernel_expect_error(&rig, unique, EBADF);
-	assert_int_equal(held_bytes(fd), 0);
+	assert_int_equal(rig_held_bytes(fd), 0);
 	tear_down(&rig, fd);
 }
 
@@ -193,7 +181,7 @@ static void test_grow_is_interrupted(void **state)
 	peer_expect(&rig, &message, FUSE_GETATTR, unique);
 	peer_send(&rig, unique, -EIO, NULL, 0);
 	kernel_expect_error(&rig, unique, EIO);
-	assert_int_equal(held_bytes(fd), 0);
+	assert_int_equal(rig_held_bytes(fd), 0);
 	assert_int_equal(rig_stats(&rig).late_replies, 1);
 	assert_int_equal(rig_stats(&rig).interrupted, 1);
 	await_idle(&rig);
@@ -256,7 +244,7 @@ static void test_fallocate(void **state)
 	expect_ok(&rig, unique);
 	assert_int_equal(fstat(fd, &st), 0);
 	assert_int_equal(st.st_size, 64 * KIB);
-	assert_int_equal(held_bytes(fd), 64 * KIB);
+	assert_int_equal(rig_held_bytes(fd), 64 * KIB);
 
 	unique = send_fallocate(&rig, NODE, FALLOC_FL_KEEP_SIZE, 64 * KIB, 4 * KIB);
 	expect_ask(&rig, unique, &ask);
@@ -267,10 +255,10 @@ static void test_fallocate(void **state)
 
 	/* A punched hole is never asked about, and is asked for again when it is filled. */
 	expect_ok(&rig, send_fallocate(&rig, NODE, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, 32 * KIB));
-	assert_int_equal(held_bytes(fd), 32 * KIB);
+	assert_int_equal(rig_held_bytes(fd), 32 * KIB);
 	assert_int_equal(rig_stats(&rig).asks, 2);
 	expect_write_reply(&rig, send_write(&rig, NODE, 0, data, 32 * KIB), 32 * KIB);
-	assert_int_equal(held_bytes(fd), 64 * KIB);
+	assert_int_equal(rig_held_bytes(fd), 64 * KIB);
 	tear_down(&rig, fd);
 }
 
@@ -284,99 +272,12 @@ static void test_write_into_allocated(void **state)
 
 	(void)state;
 	expect_ok(&rig, send_fallocate(&rig, NODE, 0, 0, 64 * KIB));
-	assert_int_equal(held_bytes(fd), 64 * KIB);
+	assert_int_equal(rig_held_bytes(fd), 64 * KIB);
 	expect_write_reply(&rig, send_write(&rig, NODE, 1000, data, 32 * KIB), 32 * KIB);
 	expect_data(fd, 1000, 32 * KIB);
 	unique = send_write(&rig, NODE, 60 * KIB, data, 8 * KIB);
 	expect_ask(&rig, unique, &ask);
 	assert_int_equal(ask.need_bytes, 68 * KIB);
-	tear_down(&rig, fd);
-}
-
-/* On a disk the holes come from SEEK_HOLE. */
-static void test_grow_on_disk(void **state)
-{
-	struct kvd_split_ask ask;
-	struct rig rig;
-	struct statfs fs;
-	int disk = open("/var/tmp", O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
-	int fd = set_up(&rig, 0);
-	uint64_t unique;
-
-	(void)state;
-	assert_true(disk >= 0);
-	assert_int_equal(fstatfs(disk, &fs), 0);
-	assert_int_not_equal(fs.f_type, TMPFS_MAGIC);
-	assert_int_equal(pwrite(disk, data, 8 * KIB, 0), 8 * KIB);
-	assert_int_equal(pwrite(disk, data, 4 * KIB, 16 * KIB), 4 * KIB);
-	assert_int_equal(fsync(disk), 0);
-	rig_add(&rig, 6, disk, held_bytes(disk));
-	expect_write_reply(&rig, send_write(&rig, 6, 0, data, 8 * KIB), 8 * KIB);
-	unique = send_write(&rig, 6, 100, data, 22 * KIB);
-	expect_ask(&rig, unique, &ask);
-	assert_int_equal(ask.need_bytes, held_bytes(disk) + 12 * KIB);
-	close(disk);
-	tear_down(&rig, fd);
-}
-
-/* A tmpfs of huge pages takes 2 MiB for a byte. */
-static void test_grow_by_huge_pages(void **state)
-{
-	enum { HUGE_KIB = 2048 };
-	char dir[] = "/tmp/kvd-test-XXXXXX";
-	struct kvd_split_ask ask;
-	struct rig rig;
-	int fd = set_up(&rig, 0);
-	uint64_t unique;
-	int huge;
-
-	(void)state;
-	assert_non_null(mkdtemp(dir));
-	assert_int_equal(mount("kvd-test", dir, "tmpfs", MS_NODEV, "size=16m,huge=always"), 0);
-	huge = open(dir, O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
-	assert_int_equal(umount2(dir, MNT_DETACH), 0);
-	assert_int_equal(rmdir(dir), 0);
-	assert_true(huge >= 0);
-	rig_add(&rig, 6, huge, HUGE_KIB * KIB);
-	expect_write_reply(&rig, send_write(&rig, 6, 5, data, 4 * KIB), 4 * KIB);
-	assert_true(held_bytes(huge) <= HUGE_KIB * KIB);
-	/* More in the same page, and a step over its end. */
-	expect_write_reply(&rig, send_write(&rig, 6, 512 * KIB, data, RIG_IO_BYTES), RIG_IO_BYTES);
-	unique = send_write(&rig, 6, (HUGE_KIB - 1) * KIB, data, 2 * KIB);
-	expect_ask(&rig, unique, &ask);
-	assert_int_equal(ask.need_bytes, 2 * HUGE_KIB * KIB);
-	assert_int_equal(kvd_split_object_limit(rig.split, 6, ask.need_bytes), 0);
-	peer_send(&rig, unique, 0, NULL, 0);
-	expect_write_reply(&rig, unique, 2 * KIB);
-	assert_true(held_bytes(huge) <= ask.need_bytes);
-	close(huge);
-	tear_down(&rig, fd);
-}
-
-/* The file itself refuses to grow: what fitted is told, then the error. */
-static void test_write_fails(void **state)
-{
-	struct rig rig;
-	int fd = set_up(&rig, 0);
-	int sealed = memfd_create("kvd-test", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-	struct kvd_split_event event;
-
-	(void)state;
-	assert_int_equal(ftruncate(sealed, 8 * KIB), 0);
-	assert_int_equal(fcntl(sealed, F_ADD_SEALS, F_SEAL_GROW), 0);
-	rig_add(&rig, 6, sealed, UINT64_MAX);
-	expect_write_reply(&rig, send_write(&rig, 6, 0, data, 16 * KIB), 8 * KIB);
-	expect_data(sealed, 0, 8 * KIB);
-	kernel_expect_error(&rig, send_write(&rig, 6, 8 * KIB, data, 1), EPERM);
-	event = expect_event(&rig, KVD_EVENT_IO_ERROR);
-	assert_int_equal(event.node, 6);
-	assert_int_equal(event.value, EPERM);
-	kernel_expect_error(&rig, send_fallocate(&rig, 6, 0, 0, 64 * KIB), EPERM);
-	expect_event(&rig, KVD_EVENT_IO_ERROR);
-	/* No claim was left behind. */
-	assert_int_equal(kvd_split_object_limit(rig.split, 6, 8 * KIB), 0);
-	expect_write_reply(&rig, send_write(&rig, 6, 0, data, 8 * KIB), 8 * KIB);
-	close(sealed);
 	tear_down(&rig, fd);
 }
 
@@ -393,9 +294,6 @@ int main(void)
 		cmocka_unit_test(test_parked_bytes_are_bounded),
 		cmocka_unit_test(test_fallocate),
 		cmocka_unit_test(test_write_into_allocated),
-		cmocka_unit_test(test_grow_on_disk),
-		cmocka_unit_test(test_grow_by_huge_pages),
-		cmocka_unit_test(test_write_fails),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

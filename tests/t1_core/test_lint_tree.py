@@ -75,6 +75,12 @@ C_FUNCTION = "static int f(int a,\n\t     int b)\n{\n" + "\tb++;\n" * 67 + "}\n"
         ("driver/kvdriver/a.py", "import kvd.tier\n", "driver/kvdriver/a.py:1: kvdriver.a imports upwards: kvd.tier\n"),
         ("kvd/new.py", "", "kvd/new.py:1: module kvd.new is in no layer; add it to ROWS\n"),
         ("Makefile", "x:\n\tcurl https://pypi" + ".org\n", "Makefile:2: names the host of a package registry"),
+        ("tests/t1_core/a.py", "x = 1\n" * 401, "tests/t1_core/a.py:401: file has 401 lines, more than 400\n"),
+        ("tests/c/a.c", "\n" + C_FUNCTION, "tests/c/a.c:2: function f has 71 lines, more than 70\n"),
+        ("scripts/a.py", FUNCTION, "scripts/a.py:1: function f has 71 lines, more than 70\n"),
+        ("systemd/x.rules", "# pypi" + ".org\n", "systemd/x.rules:1: names the host of a package registry"),
+        ("meson.options", "# pypi" + ".org\n", "meson.options:1: names the host of a package registry"),
+        ("CHANGELOG.md", "pypi" + ".org\n", "CHANGELOG.md:1: names the host of a package registry"),
         ("docs/x.md", "files.python" + "hosted.org", "docs/x.md:1: names the host of a package registry"),
     ],
 )

@@ -1,9 +1,6 @@
 """Holes that get memory because a reader's shared mapping touched them, as the kernel does in passthrough."""
 
 import mmap
-import shutil
-import tempfile
-from pathlib import Path
 
 import pytest
 
@@ -12,15 +9,6 @@ from support.tiers import PAGE_BYTES, tiers_at
 
 SIZE = 20 * PAGE_BYTES
 EVERY_BLOCK = SIZE // BLOCK_BYTES
-
-
-@pytest.fixture
-def root(scratch):
-    """A scratch folder whose ddr/ is on a tmpfs, as the daemon has it."""
-    ddr = Path(tempfile.mkdtemp(prefix="kvd-", dir="/dev/shm"))
-    (scratch / "ddr").symlink_to(ddr)
-    yield scratch
-    shutil.rmtree(ddr)
 
 
 async def make_sparse(tiers):

@@ -1,32 +1,20 @@
-"""Objects without a mount: residency, books, leases, room, damage."""
+"""Objects without a mount: residency, books, leases, room, restarts."""
 
 import errno
 import os
 import random
-import shutil
 import subprocess
-import tempfile
-from pathlib import Path
 
 import pytest
 import trio
 
-from kvd.errors import BusyError, DamagedError, NoSpaceError, NotFoundError
+from kvd.errors import BusyError, NoSpaceError
 from kvd.tier.plane import Mode
 from kvdriver import BLOCK_BYTES, Tier
 from support.fake_plane import FakePlane
 from support.tiers import MIB, PAGE_BYTES, tiers_at
 
 random_bytes = random.Random(1).randbytes
-
-
-@pytest.fixture
-def root(scratch):
-    """A scratch folder whose ddr/ is on a tmpfs, as the daemon has it."""
-    ddr = Path(tempfile.mkdtemp(prefix="kvd-", dir="/dev/shm"))
-    (scratch / "ddr").symlink_to(ddr)
-    yield scratch
-    shutil.rmtree(ddr)
 
 
 async def test_a_life_from_ddr_to_nvme_and_back(root):
@@ -247,58 +235,6 @@ async def test_a_full_nvme_keeps_what_is_stored(root, claim_log):
         await tiers.objects.release(writer, write=True)
 
 
-def copy_file(tiers, ino):
-    copy = tiers.catalog.placements.copy(ino)
-    return tiers.nvme.file_of(copy)
-
-
-@pytest.mark.parametrize("where", [0, PAGE_BYTES + 1, 3 * PAGE_BYTES + 776])
-async def test_a_flipped_bit_is_eio_and_quarantine(root, claim_log, where):
-    claim_log("object quarantined")
-    async with tiers_at(root) as tiers:
-        ino = await tiers.make(b"a", random_bytes(3 * PAGE_BYTES + 777))
-        await tiers.objects.demote(ino)
-        with copy_file(tiers, ino).open("r+b") as file:
-            file.seek(where)
-            byte = file.read(1)[0]
-            file.seek(where)
-            file.write(bytes([byte ^ 4]))
-        for _ in range(2):
-            with pytest.raises(DamagedError):
-                await tiers.objects.open(ino, write=False)
-        assert await tiers.used_blocks(Tier.DDR) == 0
-        (fault,) = tiers.catalog.placements.faults(10)
-        assert (fault.path, fault.page, fault.what) == (b"/a", where // PAGE_BYTES, "checksum differs")
-        await tiers.objects.open(ino, write=True, truncate=True)
-        tiers.write(ino, b"new")
-        await tiers.objects.release(ino, write=True)
-        assert await tiers.read(ino) == b"new", "new bytes end the quarantine"
-
-
-async def test_a_truncated_file_is_eio(root, claim_log):
-    claim_log("object quarantined")
-    async with tiers_at(root) as tiers:
-        ino = await tiers.make(b"a", random_bytes(3 * PAGE_BYTES))
-        await tiers.objects.demote(ino)
-        os.truncate(copy_file(tiers, ino), PAGE_BYTES)
-        with pytest.raises(DamagedError):
-            await tiers.objects.open(ino, write=False)
-
-
-async def test_a_vanished_file_is_a_miss(root, claim_log):
-    claim_log("object lost")
-    async with tiers_at(root) as tiers:
-        ino = await tiers.make(b"a", b"abc")
-        await tiers.objects.demote(ino)
-        copy_file(tiers, ino).unlink()
-        with pytest.raises(NotFoundError):
-            await tiers.objects.open(ino, write=False)
-        assert tiers.catalog.names.lookup(1, b"a") is None
-        with pytest.raises(NotFoundError):
-            await tiers.objects.open(ino, write=False)
-        assert await tiers.used_blocks(Tier.NVME) == 0
-
-
 async def test_unlinked_objects_live_until_released(root):
     async with tiers_at(root) as tiers:
         ino = await tiers.make(b"a", b"abc")
@@ -356,29 +292,6 @@ async def test_a_restart_keeps_what_was_sealed_and_reverts_what_was_not(root):
         assert {entry.name for entry in tiers.catalog.names.listing(1)} == {b"cold", b"synced"}
 
 
-async def test_a_write_that_fails_on_nvme_leaves_the_older_copy(root, monkeypatch):
-    async with tiers_at(root) as tiers:
-        ino = await tiers.make(b"a", b"old" * 100)
-        await tiers.objects.fsync(ino)
-        old = tiers.catalog.placements.copy(ino)
-        await tiers.objects.open(ino, write=True)
-        tiers.write(ino, b"new" * 100)
-
-        async def broken(*args, **more):
-            raise OSError(errno.EIO, "device")
-
-        monkeypatch.setattr(tiers.objects.moves._mover, "demote", broken)
-        with pytest.raises(OSError, match="device"):
-            await tiers.objects.fsync(ino)
-        monkeypatch.undo()
-        assert tiers.catalog.placements.copy(ino).gen == old.gen
-        assert copy_file(tiers, ino).read_bytes() == b"old" * 100
-        assert len(list(tiers.nvme.files())) == 1
-        await tiers.objects.release(ino, write=True)
-        await tiers.objects.demote(ino)
-        assert await tiers.read(ino) == b"new" * 100
-
-
 async def test_files_that_belong_to_nobody_are_swept(root):
     async with tiers_at(root) as tiers:
         ino = await tiers.make(b"a", b"abc")
@@ -412,18 +325,3 @@ async def test_objects_opened_in_order_are_fetched_ahead_into_free_room_only(roo
             assert len(in_ddr) == 8
             assert in_ddr[:3] == inos[:3], "fetching ahead demotes nothing"
             nursery.cancel_scope.cancel()
-
-
-async def test_an_nvme_directory_that_does_not_answer_ends_nothing(root, claim_log, monkeypatch):
-    claim_log("nvme capacity can't be read")
-    async with tiers_at(root) as tiers:
-        before = (await tiers.books.tier(Tier.NVME)).capacity_blocks
-
-        def broken(*args):
-            raise OSError(errno.EIO, "Input/output error")
-
-        monkeypatch.setattr(tiers.nvme, "capacity_blocks", broken)
-        with trio.move_on_after(0.2):
-            await tiers.objects.room.run()
-        assert (await tiers.books.tier(Tier.NVME)).capacity_blocks == before
-        assert await tiers.read(await tiers.make(b"a", b"abc")) == b"abc"
