@@ -28,14 +28,18 @@ class Summary:
     """What an operation came to."""
 
     done: int = 0
+    there: int = 0
+    """Of `done`, those that had nothing to copy or move."""
     bytes_done: int = 0
     failed: list[dict[str, Any]] = field(default_factory=list)
 
     def add(self, step: dict[str, Any]) -> None:
         """Count a step."""
+        grown = step["bytes_done"] > self.bytes_done
         self.bytes_done = step["bytes_done"]
         if step["error"] is None:
             self.done += 1
+            self.there += not grown
         else:
             self.failed.append({key: step[key] for key in ("path", "code", "error")})
 
@@ -45,8 +49,10 @@ class Summary:
 
     def sentence(self, what: str) -> str:
         """Return it for people."""
+        there = f"; {self.there} already there" if self.there else ""
         failed = f"; {units.plural(len(self.failed), 'object')} failed" if self.failed else ""
-        return f"{PAST[what]} {units.plural(self.done, 'object')}, {units.size(self.bytes_done)}{failed}"
+        moved = units.plural(self.done - self.there, "object")
+        return f"{PAST[what]} {moved}, {units.size(self.bytes_done)}{there}{failed}"
 
 
 def operate(session: Session, what: str, paths: Sequence[bytes]) -> int:

@@ -100,9 +100,12 @@ def test_relative_paths_start_at_the_working_directory(kvd: Daemon, folder: Path
 def test_objects_move_there_and_back(kvd: Daemon, folder: Path) -> None:
     moved = document(kvctl(kvd, "--json", "demote", folder))
     assert moved == {"done": 3, "failed": [], "bytes": 3 * SIZE}
-    assert document(kvctl(kvd, "--json", "demote", folder))["bytes"] == 0
+    assert document(kvctl(kvd, "--json", "demote", folder)) == {"done": 3, "failed": [], "bytes": 0}
+    assert kvctl(kvd, "demote", folder).stdout == "demoted 0 objects, 0 B; 3 already there\n"
     assert kvctl(kvd, "promote", folder / "a").stdout == "promoted 1 object, 195 KiB\n"
     assert [kvd.tier(f"{folder.name}/{name}") for name in "abc"] == ["ddr", "nvme", "nvme"]
+    assert kvctl(kvd, "promote", folder / "a", folder / "b").stdout == "promoted 1 object, 195 KiB; 1 already there\n"
+    kvd.kvctl("demote", str(folder / "b"))
     assert [kvd.read(f"{folder.name}/{name}") for name in "abc"] == [name * SIZE for name in (b"a", b"b", b"c")]
 
 
