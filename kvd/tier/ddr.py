@@ -29,6 +29,11 @@ SLOW_REMOVE_BYTES = 64 << 20
 """Freeing more than this takes long enough to leave the trio thread for it (some 10 GB/s)."""
 
 
+def held_blocks(fd: int) -> int:
+    """Return the 4 KiB blocks that a tmpfs file holds, data or not."""
+    return os.fstat(fd).st_blocks * STAT_BLOCK_BYTES // BLOCK_BYTES
+
+
 class DdrStore:
     """Files named by inode number, in hex, in `path`.
 
@@ -96,7 +101,7 @@ class DdrStore:
         os.ftruncate(fd, size)
         extents = data_extents(fd, size)
         charges = ddr_charges(extents, page_bytes)
-        if os.fstat(fd).st_blocks * STAT_BLOCK_BYTES > total_blocks(charges) * BLOCK_BYTES:
+        if held_blocks(fd) > total_blocks(charges):
             at = 0
             for start, end in [*extents, (size, size)]:
                 if start > at:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import trio
 
 from kvd.errors import BusyError, DamagedError, NoSpaceError, NotFoundError
+from kvd.tier.ddr import held_blocks
 from kvd.tier.lives import Lives
 from kvd.tier.moves import Moves
 from kvd.tier.opening import OBJECT_BYTES_MAX, Opening
@@ -197,7 +198,7 @@ class Objects:
         async with live.lock:
             if not live.opens or live.ddr_fd < 0:
                 return
-            extra = os.fstat(live.ddr_fd).st_blocks * 512 // BLOCK_BYTES - live.mapped_blocks
+            extra = held_blocks(live.ddr_fd) - live.mapped_blocks
             if extra > live.reserved_blocks * 3 // 4:
                 slack = max(GROW_BYTES // BLOCK_BYTES, extra // 2) if live.writers else 0
                 if not await self.room.reserve(live, extra + slack, wait_s=0):

@@ -14,7 +14,7 @@ import trio
 
 from kvd.errors import DamagedError, NoSpaceError, VanishedError
 from kvd.policy.reservation import UsualSize
-from kvd.tier.ddr import STAT_BLOCK_BYTES
+from kvd.tier.ddr import held_blocks
 from kvd.tier.moves import stale
 from kvd.tier.plane import Mode, PlaneObject, Sums
 from kvdriver import BLOCK_BYTES, Tier
@@ -352,7 +352,7 @@ class Opening:
         """Charge what the file holds: reading a hole through a shared mapping gives it memory (tmpfs does that)."""
         if live.ddr_fd < 0 or not live.sealed:
             return
-        if os.fstat(live.ddr_fd).st_blocks * STAT_BLOCK_BYTES // BLOCK_BYTES != live.mapped_blocks:
+        if held_blocks(live.ddr_fd) != live.mapped_blocks:
             await self._books.settle(live, self._ddr.settle(live.ddr_fd, self._books.page_bytes))
 
     async def _detach(self, live: Live) -> None:
