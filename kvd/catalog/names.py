@@ -160,10 +160,6 @@ class Names:
                 pending += [entry.inode.ino for entry in entries if entry.inode.is_dir]
                 yield [entry.inode for entry in entries if entry.inode.is_file]
 
-    def count(self) -> int:
-        """Return the number of inodes."""
-        return int(self._db.scalar("SELECT count(*) FROM inode"))
-
     # -- making --------------------------------------------------------------------------------------------------
 
     def make(

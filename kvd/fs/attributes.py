@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 CACHE_S = 60.0
 """How long the kernel may keep names and attributes: every change comes through this one kernel, and what the daemon
-changes by itself it invalidates."""
+takes away by itself answers ESTALE, on which the kernel looks the name up again."""
 ST_BLKSIZE = 65536
 STAT_BLOCK_BYTES = 512
 NS = 10**9

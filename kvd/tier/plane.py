@@ -85,7 +85,3 @@ class DataPlane(Protocol):
     async def object_remove(self, node: int) -> None:
         """Stop serving an inode's bytes; after the last release."""
         ...
-
-    async def invalidate(self, node: int) -> None:
-        """Make the kernel forget an inode's attributes and cached bytes. Never from within a handler of that inode."""
-        ...

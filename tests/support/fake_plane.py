@@ -19,7 +19,6 @@ class FakePlane:
         self.objects: dict[int, PlaneObject] = {}
         self.limits: dict[int, int] = {}
         self.backings: dict[int, int] = {}
-        self.invalidated: list[int] = []
         self._next_id = 1
 
     def backing_open(self, fd: int) -> int:
@@ -49,6 +48,3 @@ class FakePlane:
 
     async def object_remove(self, node: int) -> None:
         del self.objects[node]
-
-    async def invalidate(self, node: int) -> None:
-        self.invalidated.append(node)
