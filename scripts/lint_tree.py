@@ -62,6 +62,8 @@ C_PREFIXES = {
     "convert": "convert",
     "fuse": "split",
     "mover": "mover",
+    "vfio": "vfio",
+    "model": "card",
     "common": "crc32c",
 }
 """The word after ``kvd_`` in a component's interface; any other word too belongs to one component."""
