@@ -110,7 +110,7 @@ int kvd_vfio_start(struct kvd_vfio *vfio, char *why)
 		return kvd_vfio_why(why, -EPROTO, "The device has no usable configuration space; it is no PCI device.");
 	err = read_identity(vfio);
 	if (err)
-		return kvd_vfio_why(why, err, "Configuration space can't be read (%s); is the device still there?",
+		return kvd_vfio_why(why, err, "Configuration space can't be read (%s); see whether the device is still there.",
 				    strerror(-err));
 	err = set_mastering(vfio, true);
 	if (err)
