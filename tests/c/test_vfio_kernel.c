@@ -250,8 +250,10 @@ static void test_access(void **state)
 	assert_int_equal(kvd_vfio_region_map(vfio, KVD_VFIO_BAR0, 0, FAKE_BAR0_BYTES, &bar), 0);
 	assert_ptr_equal(bar, fake.bar0);
 	assert_int_equal(kvd_vfio_region_map(vfio, KVD_VFIO_CONFIG, 0, FAKE_CONFIG_BYTES, &bar), -EINVAL);
+	assert_int_equal(kvd_vfio_dma_map(vfio, memory, PAGE_BYTES, IOVA, -1, 0, 1), 0);
 	kvd_vfio_close(vfio);
 	assert_int_equal(fake.unmapped_stretches, 1);
+	assert_int_equal(fake.n_mappings, 0);
 }
 
 static void test_irqs_and_reset(void **state)

@@ -205,6 +205,10 @@ static void test_dma_map(void **state)
 	assert_int_equal(kvd_vfio_dma_unmap(vfio, IOVA, 8192), -ENOENT);
 	assert_int_equal(kvd_vfio_dma_map(vfio, address, 4096, 8192, fd, 0, 1), 0);
 	finish(&server, vfio);
+	/* The server was told before the connection went: first that it stops, then of each mapping. */
+	for (uint32_t i = 1; i <= 3; i++)
+		assert_int_equal(server.calls[server.n_calls - i].command, KVD_VFU_DMA_UNMAP);
+	assert_int_equal(server.calls[server.n_calls - 4].command, KVD_VFU_REGION_WRITE);
 	server_free(&server);
 	forget(address, fd);
 }
