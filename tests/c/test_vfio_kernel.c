@@ -94,6 +94,10 @@ static void test_refusals_of_group(void **state)
 	(void)state;
 	refuse_open(FAKE_GROUP, -ENOENT);
 	expect_refusal(-ENOENT, "/dev/vfio/12, the group of " FAKE_SLOT ", is missing");
+	fake.without_iommu = true;
+	expect_refusal(-EOPNOTSUPP, "mode without one");
+	fake.open_error[FAKE_NO_IOMMU - FAKE_GROUP] = -EPERM;
+	expect_refusal(-EOPNOTSUPP, "mode without one");
 	refuse_open(FAKE_GROUP, -EACCES);
 	expect_refusal(-EACCES, "may not open /dev/vfio/12");
 	refuse_open(FAKE_GROUP, -EBUSY);

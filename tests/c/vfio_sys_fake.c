@@ -61,6 +61,8 @@ int kvd_vfio_sys_open(const char *path)
 		return open_one(FAKE_NODE);
 	if (!strcmp(path, "/dev/vfio/vfio"))
 		return open_one(FAKE_CONTAINER);
+	if (!strcmp(path, "/dev/vfio/noiommu-12"))
+		return fake.without_iommu ? open_one(FAKE_NO_IOMMU) : -ENOENT;
 	if (!strcmp(path, "/dev/iommu"))
 		return fake.node ? open_one(FAKE_IOMMU) : -ENOENT;
 	return -ENOENT;

@@ -15,7 +15,7 @@ enum {
 };
 
 /* Descriptors. */
-enum fake_fd { FAKE_GROUP = 1000, FAKE_CONTAINER, FAKE_IOMMU, FAKE_NODE, FAKE_DEVICE, FAKE_FD_END };
+enum fake_fd { FAKE_GROUP = 1000, FAKE_CONTAINER, FAKE_IOMMU, FAKE_NODE, FAKE_DEVICE, FAKE_NO_IOMMU, FAKE_FD_END };
 
 struct fake_kernel {
 	/* sysfs; NULL: no such link */
@@ -29,6 +29,7 @@ struct fake_kernel {
 	unsigned long refused;
 	int refused_error;
 	bool not_viable;
+	bool without_iommu; /* with no group of the usual name */
 	bool no_type1;
 	/* What the IOMMU says. */
 	uint64_t pages;
