@@ -6,7 +6,6 @@ Usage: ``python -m vm [--card PROGRAM] [--verbose]`` with `scripts` in PYTHONPAT
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import shutil
 import signal
 import sys
@@ -16,7 +15,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vm import image
+from vm import image, steps
 from vm.bed import locked, set_up
 from vm.console import Judge, Result, stages
 from vm.error import BedError
@@ -60,8 +59,11 @@ def main(arguments: list[str]) -> int:
 def _run(card_program: Path | None, *, verbose: bool) -> Judge:
     bed = set_up(FOLDER, say)
     started = time.monotonic()
+    listed = steps.read(ROOT)
+    compiled = FOLDER / "compiled"
+    steps.collect(ROOT, listed, compiled)
     packed = FOLDER / "image.cpio"
-    size = image.pack(bed, ROOT, packed)
+    size = image.pack(bed, ROOT, compiled, packed)
     say(f"guest packed in {time.monotonic() - started:.1f} s, {size >> 20} MiB")
     with ExitStack() as stack:
         sockets = Path(tempfile.mkdtemp(prefix="kvd-vm-", dir=SOCKETS_PARENT))
@@ -75,7 +77,7 @@ def _run(card_program: Path | None, *, verbose: bool) -> Judge:
         machine = Machine(
             bed=bed, image=packed, sockets=sockets, card=helpers[0].socket if helpers else None
         )
-        judge = Judge(stages(_steps()), time.monotonic())
+        judge = Judge(stages([(step.name, step.timeout_s) for step in listed]), time.monotonic())
         log = stack.enter_context((FOLDER / "console.log").open("wb"))
         report = Report(judge, verbose=verbose)
         Watch(judge, Requests(helpers, machine.monitor), log, report.line).run(machine.command(), machine.port)
@@ -89,18 +91,6 @@ def card_helper(program: Path, sockets: Path) -> Helper:
     return Helper(
         name=CARD, command=[str(program), "--socket", str(socket)], socket=socket, log=FOLDER / "card.log"
     )
-
-
-def _steps() -> list[tuple[str, float]]:
-    """Return name and seconds of each of the guest's steps."""
-    path = ROOT / "tests/vm/guest/steps.py"
-    spec = importlib.util.spec_from_file_location("vm_guest_steps", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return [(step.name, step.timeout_s) for step in module.STEPS]
 
 
 class Report:

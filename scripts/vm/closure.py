@@ -45,13 +45,13 @@ def files(compiled: Path) -> Iterator[tuple[Path, Path]]:
     Parameters
     ----------
     compiled
-        A folder for compiled modules that this machine does not have.
+        A folder for compiled modules, see `compiled_forms`.
     """
     found = [Path(sys.executable), Path(sys.prefix) / "pyvenv.cfg", *standard_library(), *packages()]
     for path in found:
         yield path, path
         if path.suffix == ".py":
-            yield from _compiled(path, compiled)
+            yield from compiled_forms(path, compiled)
     yield from ((path, path) for path in libraries(path for path in found if _is_binary(path)))
 
 
@@ -115,14 +115,24 @@ def _required(names: Iterable[str]) -> list[importlib.metadata.Distribution]:
     return [found[name] for name in sorted(found)]
 
 
-def _compiled(source: Path, folder: Path) -> Iterator[tuple[Path, Path]]:
-    """Yield the compiled forms of a module: what Python has kept, else one made here; and pytest's own beside it."""
+def compiled_forms(source: Path, folder: Path) -> Iterator[tuple[Path, Path]]:
+    """Yield the compiled forms of a module (name in the guest, place here): Python's, and pytest's if it has made one.
+
+    Parameters
+    ----------
+    source
+        A Python file.
+    folder
+        A Python cache prefix: there lies what this machine has not kept beside the source.
+    """
     kept = Path(importlib.util.cache_from_source(str(source)))
-    yield from ((path, path) for path in kept.parent.glob(f"{source.stem}.{sys.implementation.cache_tag}-pytest-*.pyc"))
+    beside = folder / source.parent.relative_to("/")
+    for path in beside.glob(f"{source.stem}.{sys.implementation.cache_tag}-pytest-*.pyc"):
+        yield kept.with_name(path.name), path
     if _is_current(kept, source):
         yield kept, kept
         return
-    made = folder / kept.relative_to("/")
+    made = beside / kept.name
     if not _is_current(made, source):
         try:
             py_compile.compile(str(source), cfile=str(made), dfile=str(source), doraise=True)

@@ -63,29 +63,35 @@ class Archive:
         if self._new(name):
             self._member(name, mode=stat.S_IFREG | mode, mtime_s=mtime_s, data=data)
 
-    def host_file(self, path: Path) -> None:
-        """Add a file or directory of this machine under its own name, with every symbolic link on the way to it.
+    def host_file(self, path: Path, name: Path | None = None) -> None:
+        """Add a file of this machine, with every symbolic link on the way to it if it keeps its name.
 
         Times are kept, as Python trusts a compiled module only if its source has the time it remembers.
+
+        Parameters
+        ----------
+        path
+            The file.
+        name
+            Its name in the archive; None: its own.
         """
+        if name is not None and name != path:
+            self._host_plain(path, str(name))
+            return
         for _ in range(LINKS_MAX):
             at = next((here for here in reversed([path, *path.parents]) if here.is_symlink()), None)
             if at is None:
-                self._host_plain(path)
+                self._host_plain(path, str(path))
                 return
             target = at.readlink()
             self.link(str(at), str(target))
             path = Path(os.path.normpath(at.parent / target)) / path.relative_to(at)
         raise OSError(f"too many symbolic links: {path}")
 
-    def _host_plain(self, path: Path) -> None:
-        if str(path) in self._names:
-            return
-        status = path.stat()
-        if stat.S_ISDIR(status.st_mode):
-            self.directory(str(path), stat.S_IMODE(status.st_mode))
-        else:
-            self.file(str(path), path.read_bytes(), mode=stat.S_IMODE(status.st_mode), mtime_s=int(status.st_mtime))
+    def _host_plain(self, path: Path, name: str) -> None:
+        if name not in self._names:
+            status = path.stat()
+            self.file(name, path.read_bytes(), mode=stat.S_IMODE(status.st_mode), mtime_s=int(status.st_mtime))
 
     def _new(self, name: str) -> bool:
         """Take the name, after its parents; False if the archive has it."""

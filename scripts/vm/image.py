@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 MODULES = ("vfio", "vfio_iommu_type1", "vfio_pci")
 """Container, IOMMU back end and the driver that hands a PCI device to user space; the rest follows from these."""
 BUSYBOX = "/usr/bin/busybox"
-TESTS_LEFT_OUT = frozenset({"bench", "c"})
+TESTS_LEFT_OUT = frozenset({"__pycache__", "bench", "c"})
 ETC = {
     "/etc/passwd": "root:x:0:0:root:/root:/bin/sh\n",
     "/etc/group": "root:x:0:\n",
@@ -27,18 +27,30 @@ ETC = {
 APPLETS_S_MAX = 10.0
 
 
-def pack(bed: Bed, root: Path, image: Path) -> int:
-    """Write the file system for a guest that tests the checkout at `root`; return the bytes that it unpacks to."""
+def pack(bed: Bed, root: Path, compiled: Path, image: Path) -> int:
+    """Write the file system for a guest that tests the checkout at `root`; return the bytes that it unpacks to.
+
+    Parameters
+    ----------
+    bed
+        Kernel modules and busybox.
+    root
+        The checkout.
+    compiled
+        A Python cache prefix (``PYTHONPYCACHEPREFIX``), used and filled.
+    image
+        The file to write.
+    """
     with Archive(image) as archive:
         _base(archive, bed)
         _modules(archive, bed)
-        for name, source in closure.files(image.with_name("compiled")):
-            if name == source:
-                archive.host_file(name)
-            else:
-                archive.file(str(name), source.read_bytes())
+        for name, source in closure.files(compiled):
+            archive.host_file(source, name)
         for path in tests(root):
             archive.host_file(path)
+            if path.suffix == ".py":
+                for name, source in closure.compiled_forms(path, compiled):
+                    archive.host_file(source, name)
         guest = root / "tests/vm/guest"
         archive.file("/init", (guest / "init.sh").read_bytes(), mode=0o755)
         archive.file("/etc/kvd-vm", f"ROOT={root}\nPYTHON={sys.executable}\n".encode())

@@ -1,6 +1,6 @@
 #!/usr/bin/busybox sh
 # The guest's first process: file systems, modules, the tests, power off. What the host waits for is printed by `mark`.
-export PATH=/usr/bin:/usr/sbin HOME=/root LANG=C.UTF-8 KVD_VM_GUEST=1 PYTHONDONTWRITEBYTECODE=1
+export PATH=/usr/bin:/usr/sbin HOME=/root LANG=C.UTF-8 TERM=dumb KVD_VM_GUEST=1 PYTHONDONTWRITEBYTECODE=1
 mark() { echo; echo "VM-TEST $*"; }
 mount -t proc proc /proc
 mount -t sysfs sys /sys
