@@ -133,7 +133,6 @@ class Edu:
         assert result == 0, why
         self.bar = self.map(lib.KVD_VFIO_BAR0, 0, BAR_BYTES)
         self._fds: list[int] = []
-        # Function-level reset is not there, so an earlier user may have left bus mastering off.
         self.info = ffi.new("struct kvd_vfio_info *")
         lib.kvd_vfio_info(self.handle, self.info)
 
