@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "build/vm"
 CARD = "card"
+QEMU_LINES = 10
 SOCKETS_PARENT = "/tmp"  # noqa: S108 - a short name: a socket's has at most 107 bytes; the folder is private
 EXIT_FAILED = 1
 EXIT_NO_BED = 2
@@ -51,6 +52,9 @@ def main(arguments: list[str]) -> int:
     for stage, tail in judge.tails.items():
         sys.stdout.write(f"--- the console when {stage} had failed (all of it: {FOLDER / 'console.log'})\n")
         sys.stdout.write("\n".join(tail) + "\n")
+    if judge.tails:
+        said = (FOLDER / "qemu.log").read_text(errors="replace").splitlines()
+        sys.stdout.write("\n".join(["--- what QEMU said", *said[-QEMU_LINES:]]) + "\n")
     closing, good = judge.summary()
     sys.stdout.write(f"{closing}\n")
     return 0 if good else EXIT_FAILED
@@ -74,13 +78,13 @@ def _run(card_program: Path | None, *, verbose: bool) -> Judge:
             stack.callback(helper.stop)
             helper.start()
             helpers.append(helper)
-        machine = Machine(
-            bed=bed, image=packed, sockets=sockets, card=helpers[0].socket if helpers else None
-        )
+        machine = Machine(bed=bed, image=packed, sockets=sockets, card=helpers[0].socket if helpers else None)
         judge = Judge(stages([(step.name, step.timeout_s) for step in listed]), time.monotonic())
         log = stack.enter_context((FOLDER / "console.log").open("wb"))
         report = Report(judge, verbose=verbose)
-        Watch(judge, Requests(helpers, machine.monitor), log, report.line).run(machine.command(), machine.port)
+        errors = stack.enter_context((FOLDER / "qemu.log").open("wb"))
+        requests = Requests(helpers, machine.monitor)
+        Watch(judge, requests, log, errors, report.line).run(machine.command(), machine.port)
         report.new_results()
     return judge
 
@@ -88,9 +92,7 @@ def _run(card_program: Path | None, *, verbose: bool) -> Judge:
 def card_helper(program: Path, sockets: Path) -> Helper:
     """Return the card model as a helper, not started."""
     socket = sockets / "card"
-    return Helper(
-        name=CARD, command=[str(program), "--socket", str(socket)], socket=socket, log=FOLDER / "card.log"
-    )
+    return Helper(name=CARD, command=[str(program), "--socket", str(socket)], socket=socket, log=FOLDER / "card.log")
 
 
 class Report:

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
 MEMORY_MIB = 1024
 PROCESSORS = 2
+EDU_DMA_MASK = 2**64 - 1
+"""Without it the device reaches 28 bits only, and a driver for wider ones takes the largest range of IOVA, above 4 GiB."""
 APPEND = "console=ttyS0 quiet loglevel=3 mitigations=off intel_iommu=on panic=-1"
 """Kernel messages below `critical` stay off the console, where they would cut markers in two; `dmesg` has them."""
 
@@ -68,10 +70,15 @@ class Machine:
 
     def _devices(self) -> list[str]:
         # Each device below a root port of its own: an IOMMU group of its own, a bus reset, and it can be unplugged.
-        devices = ["-device", "pcie-root-port,id=port1,chassis=1,addr=4", "-device", "edu,id=edu,bus=port1"]
+        edu = f"edu,id=edu,bus=port1,dma_mask={EDU_DMA_MASK:#x}"
+        devices = ["-device", "pcie-root-port,id=port1,chassis=1,addr=4", "-device", edu]
         if self.card is not None:
             card = {"driver": "vfio-user-pci", "id": "card", "bus": "port2"}
             card_socket = {"socket": {"type": "unix", "path": str(self.card)}}
-            devices += ["-device", "pcie-root-port,id=port2,chassis=2,addr=5", "-device", json.dumps(card | card_socket)]
+            devices += [
+                "-device",
+                "pcie-root-port,id=port2,chassis=2,addr=5",
+                "-device",
+                json.dumps(card | card_socket),
+            ]
         return devices
-

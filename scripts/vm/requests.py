@@ -7,7 +7,7 @@ import socket
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     from vm.helpers import Helper
@@ -57,7 +57,7 @@ class Requests:
                 raise RefusedError(f"unknown request {' '.join(words)!r}")
 
 
-def monitor(path: Path, command: str, arguments: Mapping[str, str]) -> Any:  # noqa: ANN401 (JSON)
+def monitor(path: Path, command: str, arguments: Mapping[str, str]) -> Any:
     """Send one command to QEMU's monitor (QMP) and return what it answers.
 
     Raises
@@ -82,7 +82,7 @@ def monitor(path: Path, command: str, arguments: Mapping[str, str]) -> Any:  # n
         return result
 
 
-def _answer(readline: Any) -> Any:  # noqa: ANN401 (a bound method of a text file; JSON)
+def _answer(readline: Callable[[], str]) -> Any:
     while text := readline():
         message = json.loads(text)
         if "error" in message:

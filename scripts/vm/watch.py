@@ -50,14 +50,19 @@ class Watch:
         Gets what the guest asks for.
     log
         Gets the console as it is.
+    errors
+        Gets what QEMU itself says.
     echo
         Gets each line of the console.
     """
 
-    def __init__(self, judge: Judge, requests: Requests, log: BinaryIO, echo: Callable[[str], object]) -> None:
+    def __init__(
+        self, judge: Judge, requests: Requests, log: BinaryIO, errors: BinaryIO, echo: Callable[[str], object]
+    ) -> None:
         self._judge = judge
         self._requests = requests
         self._log = log
+        self._errors = errors
         self._echo = echo
         self._selector = selectors.DefaultSelector()
         self._console_open = True
@@ -77,7 +82,7 @@ class Watch:
             listener.listen(1)
             self._selector.register(listener, selectors.EVENT_READ, lambda: self._accept(listener))
             with subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, bufsize=0
+                command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=self._errors, bufsize=0
             ) as process:
                 try:
                     self._watch(process)

@@ -6,14 +6,16 @@ and copies between the guest's memory and a buffer of 4 KiB.
 
 from __future__ import annotations
 
+import collections
 import mmap
 import os
 import select
+import subprocess
 import time
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from kvdriver._vfio import ffi, lib
 
@@ -46,9 +48,13 @@ DMA_IRQ_STATUS = 0x100
 BUFFER = 0x40000
 BUFFER_BYTES = 4096
 BAR_BYTES = 1 << 20
+APART = 16 << 20
+"""Between the start of the usable IOVA, the memory of a test, and an address that is not mapped."""
 
 OPEN_MS = 5000
 WAIT_S = 10.0
+FAULTS_TOLD = 3
+FAULTS_S = 5.5
 QUIET_S = 0.5
 """A copy takes the device 100 ms: what has not come after this does not come."""
 
@@ -72,8 +78,25 @@ def bound(where: str) -> Iterator[None]:
     assert (DEVICES / where / "driver").resolve().name == "vfio-pci"
     yield
     if override.exists():
-        (DRIVERS / "vfio-pci/unbind").write_text(where)
+        unbind(where)
         override.write_text("\n")
+
+
+def unbind(where: str) -> None:
+    """Take a device from vfio-pci.
+
+    The write waits, beyond any signal, until the device is closed. So another process does it: should this one have left
+    the device open, it still comes to say so, and its end closes the device.
+    """
+    command = ["sh", "-c", f"echo {where} > {DRIVERS}/vfio-pci/unbind"]
+    with subprocess.Popen(command, stdin=subprocess.DEVNULL) as process:
+        try:
+            status = process.wait(WAIT_S)
+        except subprocess.TimeoutExpired:
+            # Not even killed does it end before this process: so nobody waits for it here.
+            process.returncode = -1
+            raise AssertionError(f"{where} is still open in this process") from None
+    assert status == 0
 
 
 def check(result: int) -> None:
@@ -131,10 +154,12 @@ class Edu:
     def __init__(self, where: str) -> None:
         result, why, self.handle = open_kernel(where)
         assert result == 0, why
-        self.bar = self.map(lib.KVD_VFIO_BAR0, 0, BAR_BYTES)
         self._fds: list[int] = []
         self.info = ffi.new("struct kvd_vfio_info *")
         lib.kvd_vfio_info(self.handle, self.info)
+        self.iova = self.info.iova_first + APART
+        self.elsewhere = self.iova + APART
+        self.bar = self.map(lib.KVD_VFIO_BAR0, 0, BAR_BYTES)
 
     def close(self) -> None:
         lib.kvd_vfio_close(self.handle)
@@ -196,9 +221,17 @@ class Edu:
 
 
 class KernelLog:
-    """The kernel's log from now on."""
+    """The kernel's log from now on, with room in it for one fault.
+
+    The kernel tells of three faults in 5 s at most (three of the ten messages that it allows itself for each), so a
+    fourth waits until it will be told.
+    """
+
+    _faults_at_s: ClassVar[collections.deque[float]] = collections.deque(maxlen=FAULTS_TOLD)
 
     def __init__(self) -> None:
+        if len(self._faults_at_s) == FAULTS_TOLD:
+            select.select([], [], [], max(0.0, self._faults_at_s[0] + FAULTS_S - time.monotonic()))
         self._fd = os.open("/dev/kmsg", os.O_RDONLY | os.O_NONBLOCK)
         os.lseek(self._fd, 0, os.SEEK_END)
 
@@ -218,6 +251,7 @@ class KernelLog:
         while select.select([self._fd], [], [], max(0.0, deadline - time.monotonic()))[0]:
             record = os.read(self._fd, 8192).decode(errors="replace").partition(";")[2]
             if all(word in record for word in words):
+                self._faults_at_s.append(time.monotonic())
                 return record
             seen.append(record)
         raise AssertionError(f"no kernel message with {words}, only {seen}")

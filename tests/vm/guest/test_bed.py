@@ -45,5 +45,5 @@ def test_the_host_answers():
 
 @pytest.mark.parametrize("request_text", ["dance", "kill nobody", ""])
 def test_the_host_refuses_what_it_does_not_know(request_text: str):
-    with pytest.raises(host_port.HostRefusedError, match="unknown request|no helper"):
+    with pytest.raises(host_port.HostRefusedError, match=r"unknown request|no helper"):
         host_port.ask(request_text)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import math
 import os
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 import edu as device
@@ -16,9 +17,6 @@ from kvdriver._vfio import ffi, lib
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-IOVA = 0x100000
-"""The device has 28 address bits."""
-ELSEWHERE = 0x900000
 PAGE_BYTES = 4096
 MEMORY_BYTES = 64 * PAGE_BYTES
 
@@ -32,9 +30,8 @@ def slot() -> Iterator[str]:
 
 @pytest.fixture
 def edu(slot: str) -> Iterator[Edu]:
-    opened = Edu(slot)
-    yield opened
-    opened.close()
+    with closing(Edu(slot)) as opened:
+        yield opened
 
 
 @pytest.fixture
@@ -65,7 +62,8 @@ def test_it_says_what_it_is(edu: Edu):
     assert info.can_reset
     assert info.iova_page_bytes == PAGE_BYTES
     assert info.mappings_max > 0
-    assert info.iova_first <= IOVA < ELSEWHERE <= info.iova_last
+    assert info.iova_first % PAGE_BYTES == 0
+    assert info.iova_last - info.iova_first >= device.APART
 
 
 def test_it_is_not_gone(edu: Edu):
@@ -129,13 +127,13 @@ def test_an_interrupt_that_it_does_not_have_is_refused(edu: Edu):
 
 @pytest.mark.parametrize("size", [4, 1000, device.BUFFER_BYTES])
 def test_dma_both_ways_moves_these_bytes_and_no_others(edu: Edu, memory: Memory, size: int):
-    edu.map_memory(memory, IOVA)
+    edu.map_memory(memory, edu.iova)
     interrupt = edu.interrupt()
     before = memory[:]
     source, target = 3 * PAGE_BYTES, 40 * PAGE_BYTES
-    edu.copy(IOVA + source, device.BUFFER, size, to_memory=False, interrupt=interrupt)
+    edu.copy(edu.iova + source, device.BUFFER, size, to_memory=False, interrupt=interrupt)
     assert memory[:] == before
-    edu.copy(device.BUFFER, IOVA + target, size, to_memory=True, interrupt=interrupt)
+    edu.copy(device.BUFFER, edu.iova + target, size, to_memory=True, interrupt=interrupt)
     assert memory[:] == before[:target] + before[source : source + size] + before[target + size :]
 
 
@@ -144,73 +142,78 @@ def test_dma_reaches_each_of_many_mappings(edu: Edu):
     interrupt = edu.interrupt()
     for number, piece in enumerate(pieces):
         piece[:] = bytes([number + 1]) * PAGE_BYTES
-        edu.map_memory(piece, IOVA + number * 2 * PAGE_BYTES)
+        edu.map_memory(piece, edu.iova + number * 2 * PAGE_BYTES)
     for number in range(7):
-        edu.copy(IOVA + number * 2 * PAGE_BYTES, device.BUFFER, PAGE_BYTES, to_memory=False, interrupt=interrupt)
-        edu.copy(device.BUFFER, IOVA + 14 * PAGE_BYTES, PAGE_BYTES, to_memory=True, interrupt=interrupt)
+        edu.copy(edu.iova + number * 2 * PAGE_BYTES, device.BUFFER, PAGE_BYTES, to_memory=False, interrupt=interrupt)
+        edu.copy(device.BUFFER, edu.iova + 14 * PAGE_BYTES, PAGE_BYTES, to_memory=True, interrupt=interrupt)
         assert pieces[7][:] == bytes([number + 1]) * PAGE_BYTES
 
 
 def test_a_write_to_an_unmapped_address_faults(edu: Edu, memory: Memory, kernel_log: KernelLog):
-    edu.map_memory(memory, IOVA)
+    edu.map_memory(memory, edu.iova)
     interrupt = edu.interrupt()
     before = memory[:]
-    edu.copy(device.BUFFER, ELSEWHERE, PAGE_BYTES, to_memory=True, interrupt=interrupt)
-    kernel_log.wait_for("DMAR", "DMA Write", f"{ELSEWHERE:#x}")
+    edu.copy(device.BUFFER, edu.elsewhere, PAGE_BYTES, to_memory=True, interrupt=interrupt)
+    kernel_log.wait_for("DMAR", "DMA Write", f"{edu.elsewhere:#x}")
     assert memory[:] == before
 
 
 def test_a_read_from_an_unmapped_address_faults(edu: Edu, memory: Memory, kernel_log: KernelLog):
-    edu.map_memory(memory, IOVA)
+    edu.map_memory(memory, edu.iova)
     interrupt = edu.interrupt()
-    edu.copy(ELSEWHERE + PAGE_BYTES, device.BUFFER, PAGE_BYTES, to_memory=False, interrupt=interrupt)
-    kernel_log.wait_for("DMAR", "DMA Read", f"{ELSEWHERE + PAGE_BYTES:#x}")
+    edu.copy(edu.elsewhere + PAGE_BYTES, device.BUFFER, PAGE_BYTES, to_memory=False, interrupt=interrupt)
+    kernel_log.wait_for("DMAR", "DMA Read", f"{edu.elsewhere + PAGE_BYTES:#x}")
 
 
 def test_nothing_is_reached_after_unmap(edu: Edu, memory: Memory, kernel_log: KernelLog):
-    edu.map_memory(memory, IOVA)
+    edu.map_memory(memory, edu.iova)
     interrupt = edu.interrupt()
-    edu.copy(IOVA, device.BUFFER, PAGE_BYTES, to_memory=False, interrupt=interrupt)
-    edu.unmap_memory(IOVA, MEMORY_BYTES)
+    edu.copy(edu.iova, device.BUFFER, PAGE_BYTES, to_memory=False, interrupt=interrupt)
+    edu.unmap_memory(edu.iova, MEMORY_BYTES)
     memory[:] = bytes(MEMORY_BYTES)
-    edu.copy(device.BUFFER, IOVA + PAGE_BYTES, PAGE_BYTES, to_memory=True, interrupt=interrupt)
-    kernel_log.wait_for("DMAR", "DMA Write", f"{IOVA + PAGE_BYTES:#x}")
+    edu.copy(device.BUFFER, edu.iova + PAGE_BYTES, PAGE_BYTES, to_memory=True, interrupt=interrupt)
+    kernel_log.wait_for("DMAR", "DMA Write", f"{edu.iova + PAGE_BYTES:#x}")
     assert memory[:] == bytes(MEMORY_BYTES)
 
 
 def test_a_mapping_to_read_is_not_written(edu: Edu, memory: Memory, kernel_log: KernelLog):
-    edu.map_memory(memory, IOVA, writable=False)
+    edu.map_memory(memory, edu.iova, writable=False)
     interrupt = edu.interrupt()
     before = memory[:]
-    edu.copy(IOVA, device.BUFFER, PAGE_BYTES, to_memory=False, interrupt=interrupt)
-    edu.copy(device.BUFFER, IOVA + 2 * PAGE_BYTES, PAGE_BYTES, to_memory=True, interrupt=interrupt)
-    kernel_log.wait_for("DMAR", "DMA Write", f"{IOVA + 2 * PAGE_BYTES:#x}")
+    edu.copy(edu.iova, device.BUFFER, PAGE_BYTES, to_memory=False, interrupt=interrupt)
+    edu.copy(device.BUFFER, edu.iova + 2 * PAGE_BYTES, PAGE_BYTES, to_memory=True, interrupt=interrupt)
+    kernel_log.wait_for("DMAR", "DMA Write", f"{edu.iova + 2 * PAGE_BYTES:#x}")
     assert memory[:] == before
 
 
 def test_mappings_that_overlap_or_are_not_there(edu: Edu, memory: Memory):
-    edu.map_memory(memory, IOVA)
+    edu.map_memory(memory, edu.iova)
     other = Memory(2 * PAGE_BYTES)
-    for iova in (IOVA, IOVA + MEMORY_BYTES - PAGE_BYTES, IOVA - PAGE_BYTES):
+    for iova in (edu.iova, edu.iova + MEMORY_BYTES - PAGE_BYTES, edu.iova - PAGE_BYTES):
         with pytest.raises(OSError, match="exists") as caught:
             edu.map_memory(other, iova)
         assert caught.value.errno == errno.EEXIST
-    for iova, size in ((IOVA, PAGE_BYTES), (IOVA + PAGE_BYTES, PAGE_BYTES), (ELSEWHERE, PAGE_BYTES)):
+    for iova, size in ((edu.iova, PAGE_BYTES), (edu.iova + PAGE_BYTES, PAGE_BYTES), (edu.elsewhere, PAGE_BYTES)):
         with pytest.raises(OSError, match="No such") as caught:
             edu.unmap_memory(iova, size)
         assert caught.value.errno == errno.ENOENT
     # What was refused has changed nothing.
     interrupt = edu.interrupt()
     before = memory[:]
-    edu.copy(IOVA, device.BUFFER, PAGE_BYTES, to_memory=False, interrupt=interrupt)
-    edu.copy(device.BUFFER, IOVA + PAGE_BYTES, PAGE_BYTES, to_memory=True, interrupt=interrupt)
+    edu.copy(edu.iova, device.BUFFER, PAGE_BYTES, to_memory=False, interrupt=interrupt)
+    edu.copy(device.BUFFER, edu.iova + PAGE_BYTES, PAGE_BYTES, to_memory=True, interrupt=interrupt)
     assert memory[: 2 * PAGE_BYTES] == before[:PAGE_BYTES] * 2
-    edu.unmap_memory(IOVA, MEMORY_BYTES)
-    edu.map_memory(other, IOVA)
+    edu.unmap_memory(edu.iova, MEMORY_BYTES)
+    edu.map_memory(other, edu.iova)
 
 
-@pytest.mark.parametrize(("offset", "size", "iova"), [(0, PAGE_BYTES, IOVA + 1), (0, PAGE_BYTES - 1, IOVA), (0, 0, IOVA)])
-def test_a_crooked_mapping_is_refused(edu: Edu, memory: Memory, offset: int, size: int, iova: int):
+@pytest.mark.parametrize(
+    ("offset", "size", "iova_offset"),
+    [(0, PAGE_BYTES, 1), (0, PAGE_BYTES - 1, 0), (0, 0, 0), (8, PAGE_BYTES, 0), (0, PAGE_BYTES, -2 * PAGE_BYTES)],
+    ids=["iova", "size", "nothing", "address", "outside"],
+)
+def test_a_crooked_mapping_is_refused(edu: Edu, memory: Memory, offset: int, size: int, iova_offset: int):
+    iova = edu.info.iova_first + iova_offset
     assert lib.kvd_vfio_dma_map(edu.handle, memory.view + offset, size, iova, -1, 0, 1) == -errno.EINVAL
 
 
@@ -227,7 +230,7 @@ def test_what_is_outside_a_region_is_refused(edu: Edu):
 
 
 def test_after_reset_mappings_stay_and_interrupts_are_off(edu: Edu, memory: Memory):
-    edu.map_memory(memory, IOVA)
+    edu.map_memory(memory, edu.iova)
     interrupt = edu.interrupt()
     assert lib.kvd_vfio_reset(edu.handle) == 0
     edu.store(device.LIVENESS, 1)
@@ -237,8 +240,8 @@ def test_after_reset_mappings_stay_and_interrupts_are_off(edu: Edu, memory: Memo
     edu.acknowledge()
     again = edu.interrupt()
     before = memory[:]
-    edu.copy(IOVA, device.BUFFER, PAGE_BYTES, to_memory=False, interrupt=again)
-    edu.copy(device.BUFFER, IOVA + PAGE_BYTES, PAGE_BYTES, to_memory=True, interrupt=again)
+    edu.copy(edu.iova, device.BUFFER, PAGE_BYTES, to_memory=False, interrupt=again)
+    edu.copy(device.BUFFER, edu.iova + PAGE_BYTES, PAGE_BYTES, to_memory=True, interrupt=again)
     assert memory[: 2 * PAGE_BYTES] == before[:PAGE_BYTES] * 2
 
 
@@ -252,10 +255,9 @@ def test_a_second_open_is_refused_with_the_reason(edu: Edu, slot: str):
 def test_close_gives_everything_back(slot: str, memory: Memory):
     before = len(os.listdir("/proc/self/fd"))
     for _ in range(3):
-        opened = Edu(slot)
-        opened.map_memory(memory, IOVA)
-        opened.interrupt()
-        opened.close()
+        with closing(Edu(slot)) as opened:
+            opened.map_memory(memory, opened.iova)
+            opened.interrupt()
     assert len(os.listdir("/proc/self/fd")) == before
 
 
