@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from vm import image, steps
 from vm.bed import locked, set_up
 from vm.console import Judge, Result, stages
-from vm.error import BedError
+from vm.error import BedError, disk_errors
 from vm.helpers import Helper
 from vm.machine import Machine
 from vm.requests import Requests
@@ -44,7 +44,7 @@ def main(arguments: list[str]) -> int:
     options = parser.parse_args(arguments)
     signal.signal(signal.SIGTERM, _terminated)
     try:
-        with locked(FOLDER):
+        with disk_errors(), locked(FOLDER):
             judge = _run(options.card, verbose=options.verbose)
     except BedError as error:
         say(str(error))

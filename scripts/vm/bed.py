@@ -5,7 +5,6 @@ Usage: ``python -m vm.bed FOLDER`` with `scripts` in PYTHONPATH.
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import json
 import shutil
@@ -18,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vm import sources
-from vm.error import BedError
+from vm.error import BedError, disk_errors
 from vm.packages import Apt, Package
 
 if TYPE_CHECKING:
@@ -122,12 +121,8 @@ def set_up(folder: Path, say: Callable[[str], object]) -> Bed:
     if _stamped(bed.folder) == _recipe():
         return bed
     started = time.monotonic()
-    try:
+    with disk_errors():
         _make(folder, bed, say)
-    except OSError as error:
-        if error.errno in {errno.ENOSPC, errno.EDQUOT}:
-            raise BedError(f"the disk is full: {error}", "make room, or put the checkout elsewhere") from error
-        raise
     versions = bed.versions()
     say(
         f"bed ready in {time.monotonic() - started:.0f} s: QEMU {versions['qemu-system-x86']}, "

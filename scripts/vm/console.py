@@ -18,7 +18,7 @@ TAIL_LINES = 30
 NOT_REACHED = "not reached"
 LINES_KEPT_MAX = 20_000
 
-_MARKER = re.compile(r"^VM-TEST (?P<stage>\S+) (?P<word>start|ok|FAILED)(?P<rest>.*)$")
+_MARKER = re.compile(r"^VM-TEST (?P<stage>\S+) (?P<word>start|ok|FAILED)(?P<rest>| .*)$")
 _NUMBER = re.compile(r"\b(passed|failed|skipped)=(\d+)")
 
 

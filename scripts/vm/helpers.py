@@ -92,5 +92,10 @@ class Helper:
         """Whether the program runs."""
         return self._process is not None and self._process.poll() is None
 
+    @property
+    def status(self) -> int | None:
+        """How it ended, or None if it runs or never ran."""
+        return None if self._process is None else self._process.poll()
+
     def _tail(self) -> str:
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-LOG_LINES:])
