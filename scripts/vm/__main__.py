@@ -1,11 +1,12 @@
 """`make vm-test`: set up the bed, pack the guest, run it, judge it.
 
-Usage: ``python -m vm [--card PROGRAM] [--verbose]`` with `scripts` in PYTHONPATH, by the Python of the virtual environment.
+Usage: ``python -m vm [--card "PROGRAM OPTIONS"] [--verbose]`` with `scripts` in PYTHONPATH, by the Python of the virtual environment.
 """
 
 from __future__ import annotations
 
 import argparse
+import shlex
 import shutil
 import signal
 import sys
@@ -39,7 +40,7 @@ EXIT_NO_BED = 2
 def main(arguments: list[str]) -> int:
     """Run everything; return the exit status."""
     parser = argparse.ArgumentParser(prog="vm-test", description=__doc__)
-    parser.add_argument("--card", type=Path, help="the program of the card model, attached by vfio-user")
+    parser.add_argument("--card", type=shlex.split, help="the card model, attached by vfio-user: program and options")
     parser.add_argument("--verbose", action="store_true", help="show the guest's console")
     options = parser.parse_args(arguments)
     signal.signal(signal.SIGTERM, _terminated)
@@ -60,7 +61,7 @@ def main(arguments: list[str]) -> int:
     return 0 if good else EXIT_FAILED
 
 
-def _run(card_program: Path | None, *, verbose: bool) -> Judge:
+def _run(card: list[str] | None, *, verbose: bool) -> Judge:
     bed = set_up(FOLDER, say)
     started = time.monotonic()
     listed = steps.read(ROOT)
@@ -73,8 +74,8 @@ def _run(card_program: Path | None, *, verbose: bool) -> Judge:
         sockets = Path(tempfile.mkdtemp(prefix="kvd-vm-", dir=SOCKETS_PARENT))
         stack.callback(shutil.rmtree, sockets)
         helpers = []
-        if card_program is not None:
-            helper = card_helper(card_program, sockets)
+        if card is not None:
+            helper = card_helper(card, sockets)
             stack.callback(helper.stop)
             helper.start()
             helpers.append(helper)
@@ -89,10 +90,10 @@ def _run(card_program: Path | None, *, verbose: bool) -> Judge:
     return judge
 
 
-def card_helper(program: Path, sockets: Path) -> Helper:
+def card_helper(command: list[str], sockets: Path) -> Helper:
     """Return the card model as a helper, not started."""
     socket = sockets / "card"
-    return Helper(name=CARD, command=[str(program), "--socket", str(socket)], socket=socket, log=FOLDER / "card.log")
+    return Helper(name=CARD, command=[*command, "--socket", str(socket)], socket=socket, log=FOLDER / "card.log")
 
 
 class Report:

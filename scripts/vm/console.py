@@ -19,6 +19,7 @@ NOT_REACHED = "not reached"
 LINES_KEPT_MAX = 20_000
 
 _MARKER = re.compile(r"^VM-TEST (?P<stage>\S+) (?P<word>start|ok|FAILED)(?P<rest>| .*)$")
+_POWERED_OFF = re.compile(r"^\[[ \d.]+\] reboot: Power down$")
 _NUMBER = re.compile(r"\b(passed|failed|skipped)=(\d+)")
 
 
@@ -95,10 +96,28 @@ class Judge:
             why = f"said ok, but{match['rest']}"
         self._next(now, counts, why)
 
-    def ended(self, status: int, now: float) -> None:
-        """Take the end of the machine, by itself."""
+    def ended(self, status: int, now: float, *, device_killed: bool = False) -> None:
+        """Take the end of the machine, by itself.
+
+        Parameters
+        ----------
+        status
+            QEMU's exit status.
+        now
+            Seconds of the monotonic clock.
+        device_killed
+            The process behind a device was killed on purpose. QEMU then may fail an assertion when it removes the
+            device, at power off at the latest; what counts is that the guest came so far.
+        """
         if self.waiting and self.waiting[0].name == "poweroff":
-            self._next(now, {}, f"QEMU ended with status {status}" if status else "")
+            why = (
+                ""
+                if any(_POWERED_OFF.search(line) for line in self.lines[-TAIL_LINES:])
+                else "the guest did not power off"
+            )
+            if status and not (device_killed and not why):
+                why = f"QEMU ended with status {status}"
+            self._next(now, {}, why)
         elif self.waiting:
             self.gone(f"QEMU ended early, with status {status}", now)
 

@@ -34,6 +34,7 @@ class Requests:
     def __init__(self, helpers: Sequence[Helper], monitor: Path) -> None:
         self._helpers: Mapping[str, Helper] = {helper.name: helper for helper in helpers}
         self._monitor = monitor
+        self.killed = False
 
     def answer(self, line: str) -> str:
         """Do what the line says and return the line that the guest gets."""
@@ -51,6 +52,7 @@ class Requests:
                 if name not in self._helpers:
                     raise RefusedError(f"no helper {name}, only {sorted(self._helpers)}")
                 self._helpers[name].kill()
+                self.killed = True
             case ["unplug", device]:
                 monitor(self._monitor, "device_del", {"id": device})
             case _:

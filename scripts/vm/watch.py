@@ -104,7 +104,7 @@ class Watch:
         except subprocess.TimeoutExpired:
             self._judge.gone("QEMU does not end", time.monotonic())
         else:
-            self._judge.ended(status, time.monotonic())
+            self._judge.ended(status, time.monotonic(), device_killed=self._requests.killed)
 
     def _seconds_left(self) -> float:
         return min(self._judge.deadline - time.monotonic(), END_S_MAX)

@@ -13,6 +13,7 @@ GOOD = [
     "VM-TEST one ok passed=3 failed=0 skipped=1 seconds=2.0\r",
     "VM-TEST two ok passed=2 seconds=1.0",
     "VM-TEST kernel ok",
+    "[   21.931766] reboot: Power down",
 ]
 
 
@@ -102,6 +103,26 @@ def test_the_machine_ends_badly(judge: Judge):
     judge.ended(-9, 110.0)
     assert judge.results[-1].why == "QEMU ended with status -9"
     assert judge.summary()[1] is False
+
+
+@pytest.mark.parametrize("device_killed", [False, True])
+def test_the_guest_does_not_power_off(judge: Judge, device_killed: bool):
+    feed(judge, [*GOOD[:-1], "[   21.9] Kernel panic - not syncing"])
+    judge.ended(0, 110.0, device_killed=device_killed)
+    assert judge.results[-1].why == "the guest did not power off"
+    assert judge.summary()[1] is False
+
+
+def test_qemu_may_fail_after_the_guest_when_a_device_was_killed(judge: Judge):
+    feed(judge, GOOD)
+    judge.ended(-6, 110.0, device_killed=True)
+    assert judge.summary()[1] is True
+
+
+def test_qemu_may_not_fail_before_the_guest(judge: Judge):
+    feed(judge, GOOD[:-1])
+    judge.ended(-6, 110.0, device_killed=True)
+    assert judge.results[-1].why == "QEMU ended with status -6"
 
 
 def test_markers_out_of_turn_are_failures(judge: Judge):

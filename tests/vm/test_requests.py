@@ -68,8 +68,11 @@ def test_ping(scratch: Path):
 
 def test_kill(scratch: Path, card: Helper):
     card.start()
-    assert Requests([card], scratch / "m").answer("HOST kill card") == "done"
+    requests = Requests([card], scratch / "m")
+    assert not requests.killed
+    assert requests.answer("HOST kill card") == "done"
     assert not card.alive
+    assert requests.killed
 
 
 @pytest.mark.parametrize("line", ["HOST", "HOST ", "HOST kill", "HOST dance now", "kill card", "", "\0"])

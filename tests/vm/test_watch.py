@@ -50,11 +50,12 @@ def test_a_run_to_its_end(scratch: Path):
         sys.stdout.write("VM-TEST one ")
         sys.stdout.flush()
         print("ok passed=2", flush=True)
+        print("[ 1.0] reboot: Power down", flush=True)
         """,
     )
     assert run.results == [("boot", 0, ""), ("one", 0, ""), ("poweroff", 0, "")]
     assert run.judge.summary() == ("4 passed, 0 failed", True)
-    assert run.heard == ["hello", "VM-TEST boot ok", "VM-TEST one ok passed=2"]
+    assert run.heard == ["hello", "VM-TEST boot ok", "VM-TEST one ok passed=2", "[ 1.0] reboot: Power down"]
     assert run.log.getvalue().startswith(b"hello\r\nVM-TEST boot")
     assert run.errors == "not for the judge\n"
 
@@ -72,7 +73,7 @@ def test_requests_are_answered_while_the_guest_runs(scratch: Path):
         lines = port.makefile()
         answers = lines.readline(), lines.readline()
         print("answers", answers, flush=True)
-        print("VM-TEST one ok", flush=True)
+        print("VM-TEST one ok\\n[ 1.0] reboot: Power down", flush=True)
         """,
     )
     assert run.judge.summary() == ("3 passed, 0 failed", True)
