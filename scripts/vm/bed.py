@@ -114,15 +114,18 @@ def set_up(folder: Path, say: Callable[[str], object]) -> Bed:
     Raises
     ------
     BedError
-        It cannot be: no mirror, no network, a bad signature, a full disk. What was fetched is kept for the next try.
+        It cannot be: no mirror, no network, a bad signature, a full disk. Nothing is left then.
     """
     folder = folder.absolute()
     bed = Bed(folder / "bed")
     if _stamped(bed.folder) == _recipe():
         return bed
     started = time.monotonic()
-    with disk_errors():
-        _make(folder, bed, say)
+    try:
+        with disk_errors():
+            _make(folder, bed, say)
+    finally:
+        _clear(folder)
     versions = bed.versions()
     say(
         f"bed ready in {time.monotonic() - started:.0f} s: QEMU {versions['qemu-system-x86']}, "
@@ -146,7 +149,7 @@ def _make(folder: Path, bed: Bed, say: Callable[[str], object]) -> None:
     # All or nothing: the folder gets its name when it is whole.
     shutil.rmtree(bed.folder, ignore_errors=True)
     work = Bed(folder / "bed.new")
-    shutil.rmtree(work.folder, ignore_errors=True)
+    _clear(folder)
     apt = Apt(folder / "apt", sources.mirror(Path("/")), [RELEASE, BACKPORTS], say)
     say("reading the package indexes (10 MB)")
     apt.update()
@@ -166,7 +169,12 @@ def _make(folder: Path, bed: Bed, say: Callable[[str], object]) -> None:
         json.dumps({"recipe": _recipe(), "packages": [package.file for package in [*programs, *kernel]]}, indent=1)
     )
     work.folder.rename(bed.folder)
-    shutil.rmtree(folder / "apt")
+
+
+def _clear(folder: Path) -> None:
+    """Remove what only a set-up needs."""
+    for name in ("bed.new", "apt"):
+        shutil.rmtree(folder / name, ignore_errors=True)
 
 
 def _check_room(folder: Path, packages: Sequence[Package]) -> None:

@@ -96,15 +96,15 @@ class Apt:
 
     def download(self, packages: Sequence[Package]) -> list[Path]:
         """Fetch exactly these packages and return their files, in the same order."""
-        have = {_plain(path.name) for path in self.archives.glob("*.deb")}
-        missing = [package for package in packages if package.file not in have]
-        if missing:
-            self._run(
-                ["-qq", "download", *(_named(package) for package in missing)],
-                seconds_max=DOWNLOAD_S_MAX,
-                cwd=self.archives,
-                total_bytes=sum(package.size_bytes for package in packages),
-            )
+        # All of them each time: what lies here from a run that broke off was perhaps never checked.
+        for path in self.archives.glob("*.deb"):
+            path.unlink()
+        self._run(
+            ["-qq", "download", *(_named(package) for package in packages)],
+            seconds_max=DOWNLOAD_S_MAX,
+            cwd=self.archives,
+            total_bytes=sum(package.size_bytes for package in packages),
+        )
         files = {_plain(path.name): path for path in self.archives.glob("*.deb")}
         if lost := [package.file for package in packages if package.file not in files]:
             raise BedError(f"apt-get did not fetch {', '.join(lost)}", "run it again: the mirror may just be changing")
@@ -175,6 +175,8 @@ def _configuration(root: Path) -> str:
         "APT::Sandbox::User": getpass.getuser(),
         "APT::Get::AllowUnauthenticated": "false",
         "Acquire::AllowInsecureRepositories": "false",
+        # Without it an index that cannot be had is a warning, and the old one is good enough.
+        "APT::Update::Error-Mode": "any",
         "Acquire::Languages": "none",
         "Acquire::Retries": RETRIES,
     }

@@ -95,7 +95,7 @@ def test_a_set_up_that_breaks_off_leaves_no_bed(tmp_path: Path, said: list[str],
     monkeypatch.setattr(bed, "_unpack", full)
     with pytest.raises(BedError, match="the disk is full"):
         set_up(tmp_path, said.append)
-    assert not (tmp_path / "bed").exists()
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_disk_without_room_is_named_before_anything_is_fetched(
