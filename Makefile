@@ -6,7 +6,8 @@ SHELL := /bin/bash
 VENV := .venv
 PY := $(VENV)/bin/python
 SOURCES := pyproject.toml meson.build meson.options \
-	$(shell find kvd driver cli csrc scripts -type f -not -name '*.pyc' 2>/dev/null)
+	$(shell find kvd driver cli csrc scripts -type f -not -name '*.pyc' \
+	-not -path 'scripts/vm/*' 2>/dev/null)
 # Most tests wait for a daemon or a disk, so two share a processor well.
 TEST_WORKERS ?= 4
 C_BUILDS := plain asan tsan
