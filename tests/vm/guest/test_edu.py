@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING
 
 import edu as device
 import pytest
-from edu import Edu, KernelLog, Memory, bound, open_kernel
+import vfio_device
+from edu import Edu
+from vfio_device import KernelLog, Memory, bound, open_kernel
 
 from kvdriver._vfio import ffi, lib
 
@@ -23,7 +25,7 @@ MEMORY_BYTES = 64 * PAGE_BYTES
 
 @pytest.fixture(scope="module")
 def slot() -> Iterator[str]:
-    where = device.slot()
+    where = vfio_device.slot(device.VENDOR, device.DEVICE)
     with bound(where):
         yield where
 
@@ -63,7 +65,7 @@ def test_it_says_what_it_is(edu: Edu):
     assert info.iova_page_bytes == PAGE_BYTES
     assert info.mappings_max > 0
     assert info.iova_first % PAGE_BYTES == 0
-    assert info.iova_last - info.iova_first >= device.APART
+    assert info.iova_last - info.iova_first >= vfio_device.APART
 
 
 def test_it_is_not_gone(edu: Edu):
@@ -93,12 +95,12 @@ def test_configuration_space(edu: Edu):
 def test_factorial_by_looking(edu: Edu, number: int):
     edu.store(device.STATUS, 0)
     edu.store(device.FACTORIAL, number)
-    device.wait_until(lambda: not edu.load(device.STATUS) & device.STATUS_COMPUTING, "factorial")
+    vfio_device.wait_until(lambda: not edu.load(device.STATUS) & device.STATUS_COMPUTING, "factorial")
     assert edu.load(device.FACTORIAL) == math.factorial(number)
 
 
 def test_factorial_by_interrupt(edu: Edu):
-    interrupt = edu.interrupt()
+    interrupt = edu.msi()
     edu.store(device.STATUS, device.STATUS_INTERRUPT)
     edu.store(device.FACTORIAL, 10)
     assert interrupt.fired() == 1
@@ -108,7 +110,7 @@ def test_factorial_by_interrupt(edu: Edu):
 
 
 def test_an_interrupt_comes_once_each_and_not_when_off(edu: Edu):
-    interrupt = edu.interrupt()
+    interrupt = edu.msi()
     for value in (1, 0x80):
         edu.store(device.IRQ_RAISE, value)
         assert interrupt.fired() == 1
@@ -128,7 +130,7 @@ def test_an_interrupt_that_it_does_not_have_is_refused(edu: Edu):
 @pytest.mark.parametrize("size", [4, 1000, device.BUFFER_BYTES])
 def test_dma_both_ways_moves_these_bytes_and_no_others(edu: Edu, memory: Memory, size: int):
     edu.map_memory(memory, edu.iova)
-    interrupt = edu.interrupt()
+    interrupt = edu.msi()
     before = memory[:]
     source, target = 3 * PAGE_BYTES, 40 * PAGE_BYTES
     edu.copy(edu.iova + source, device.BUFFER, size, to_memory=False, interrupt=interrupt)
@@ -139,7 +141,7 @@ def test_dma_both_ways_moves_these_bytes_and_no_others(edu: Edu, memory: Memory,
 
 def test_dma_reaches_each_of_many_mappings(edu: Edu):
     pieces = [Memory(PAGE_BYTES) for _ in range(8)]
-    interrupt = edu.interrupt()
+    interrupt = edu.msi()
     for number, piece in enumerate(pieces):
         piece[:] = bytes([number + 1]) * PAGE_BYTES
         edu.map_memory(piece, edu.iova + number * 2 * PAGE_BYTES)
@@ -151,7 +153,7 @@ def test_dma_reaches_each_of_many_mappings(edu: Edu):
 
 def test_a_write_to_an_unmapped_address_faults(edu: Edu, memory: Memory, kernel_log: KernelLog):
     edu.map_memory(memory, edu.iova)
-    interrupt = edu.interrupt()
+    interrupt = edu.msi()
     before = memory[:]
     edu.copy(device.BUFFER, edu.elsewhere, PAGE_BYTES, to_memory=True, interrupt=interrupt)
     kernel_log.wait_for("DMAR", "DMA Write", f"{edu.elsewhere:#x}")
@@ -160,14 +162,14 @@ def test_a_write_to_an_unmapped_address_faults(edu: Edu, memory: Memory, kernel_
 
 def test_a_read_from_an_unmapped_address_faults(edu: Edu, memory: Memory, kernel_log: KernelLog):
     edu.map_memory(memory, edu.iova)
-    interrupt = edu.interrupt()
+    interrupt = edu.msi()
     edu.copy(edu.elsewhere + PAGE_BYTES, device.BUFFER, PAGE_BYTES, to_memory=False, interrupt=interrupt)
     kernel_log.wait_for("DMAR", "DMA Read", f"{edu.elsewhere + PAGE_BYTES:#x}")
 
 
 def test_nothing_is_reached_after_unmap(edu: Edu, memory: Memory, kernel_log: KernelLog):
     edu.map_memory(memory, edu.iova)
-    interrupt = edu.interrupt()
+    interrupt = edu.msi()
     edu.copy(edu.iova, device.BUFFER, PAGE_BYTES, to_memory=False, interrupt=interrupt)
     edu.unmap_memory(edu.iova, MEMORY_BYTES)
     memory[:] = bytes(MEMORY_BYTES)
@@ -178,7 +180,7 @@ def test_nothing_is_reached_after_unmap(edu: Edu, memory: Memory, kernel_log: Ke
 
 def test_a_mapping_to_read_is_not_written(edu: Edu, memory: Memory, kernel_log: KernelLog):
     edu.map_memory(memory, edu.iova, writable=False)
-    interrupt = edu.interrupt()
+    interrupt = edu.msi()
     before = memory[:]
     edu.copy(edu.iova, device.BUFFER, PAGE_BYTES, to_memory=False, interrupt=interrupt)
     edu.copy(device.BUFFER, edu.iova + 2 * PAGE_BYTES, PAGE_BYTES, to_memory=True, interrupt=interrupt)
@@ -198,7 +200,7 @@ def test_mappings_that_overlap_or_are_not_there(edu: Edu, memory: Memory):
             edu.unmap_memory(iova, size)
         assert caught.value.errno == errno.ENOENT
     # What was refused has changed nothing.
-    interrupt = edu.interrupt()
+    interrupt = edu.msi()
     before = memory[:]
     edu.copy(edu.iova, device.BUFFER, PAGE_BYTES, to_memory=False, interrupt=interrupt)
     edu.copy(device.BUFFER, edu.iova + PAGE_BYTES, PAGE_BYTES, to_memory=True, interrupt=interrupt)
@@ -231,14 +233,14 @@ def test_what_is_outside_a_region_is_refused(edu: Edu):
 
 def test_after_reset_mappings_stay_and_interrupts_are_off(edu: Edu, memory: Memory):
     edu.map_memory(memory, edu.iova)
-    interrupt = edu.interrupt()
+    interrupt = edu.msi()
     assert lib.kvd_vfio_reset(edu.handle) == 0
     edu.store(device.LIVENESS, 1)
     assert edu.load(device.LIVENESS) == 0xFFFFFFFE
     edu.store(device.IRQ_RAISE, 1)
     assert interrupt.fired(device.QUIET_S) == 0
     edu.acknowledge()
-    again = edu.interrupt()
+    again = edu.msi()
     before = memory[:]
     edu.copy(edu.iova, device.BUFFER, PAGE_BYTES, to_memory=False, interrupt=again)
     edu.copy(device.BUFFER, edu.iova + PAGE_BYTES, PAGE_BYTES, to_memory=True, interrupt=again)
@@ -257,7 +259,7 @@ def test_close_gives_everything_back(slot: str, memory: Memory):
     for _ in range(3):
         with closing(Edu(slot)) as opened:
             opened.map_memory(memory, opened.iova)
-            opened.interrupt()
+            opened.msi()
     assert len(os.listdir("/proc/self/fd")) == before
 
 
