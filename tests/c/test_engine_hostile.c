@@ -125,6 +125,11 @@ static void test_scribbled_tables(void **state)
 	pthread_t thread;
 
 	(void)state;
+#ifdef __SANITIZE_THREAD__
+	/* Racing is what this test is about. */
+	kvd_engine_fini(engine);
+	skip();
+#endif
 	for (uint64_t i = 0; i < 3; i++)
 		sessions[i] = session_new(engine, i);
 	assert_int_equal(pthread_create(&thread, NULL, scribbler_main, &scribbler), 0);
@@ -153,12 +158,8 @@ static void test_scribbled_tables(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-#ifdef __SANITIZE_THREAD__
-		/* Racing is what this test is about. */
-#else
 		cmocka_unit_test(test_scribbled_tables),
-#endif
 	};
 
-	return sizeof(tests) ? cmocka_run_group_tests(tests, NULL, NULL) : 0;
+	return cmocka_run_group_tests(tests, NULL, NULL);
 }
