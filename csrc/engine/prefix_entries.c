@@ -1,0 +1,97 @@
+/* Entries of the prefix index: their slabs, and the chain of those that a session holds. */
+#include "engine/prefix.h"
+
+uint32_t kvd_prefix_node_take(struct kvd_engine *engine)
+{
+	struct kvd_link link = {0};
+
+	return kvd_node_widen(engine, &link, KVD_FANOUT - 1) ? link.node : 0;
+}
+
+/* The directory's node for one more slab, or NULL. */
+static uint32_t *directory_room(struct kvd_engine *engine)
+{
+	struct kvd_abi_prefix_head *head = &engine->head->prefix;
+	uint32_t *node = kvd_prefix_node(engine, head->directory);
+	uint32_t unit;
+
+	if (node && head->slabs < KVD_PREFIX_NODE_WORDS - 1)
+		return node;
+	unit = kvd_prefix_node_take(engine);
+	if (!unit)
+		return NULL;
+	node = kvd_prefix_node(engine, unit);
+	KVD_PREFIX_WRITE(&node[0], head->directory);
+	KVD_PREFIX_WRITE(&head->directory, unit);
+	head->slabs = 0;
+	return node;
+}
+
+static bool slab_new(struct kvd_engine *engine)
+{
+	struct kvd_abi_prefix_head *head = &engine->head->prefix;
+	uint32_t *node = directory_room(engine);
+	uint32_t slab = node ? kvd_prefix_node_take(engine) : 0;
+
+	if (!slab)
+		return false;
+	KVD_PREFIX_WRITE(&node[1 + head->slabs], slab);
+	head->slabs++;
+	head->fresh = slab;
+	head->fresh_end = slab + KVD_PREFIX_NODE_UNITS;
+	return true;
+}
+
+struct kvd_abi_prefix_entry *kvd_prefix_entry_take(struct kvd_engine *engine)
+{
+	struct kvd_abi_prefix_head *head = &engine->head->prefix;
+	struct kvd_abi_prefix_entry *entry = kvd_prefix_unit(engine, head->entry_free);
+
+	if (entry) {
+		head->entry_free = entry->next;
+		return entry;
+	}
+	if (head->fresh == head->fresh_end && !slab_new(engine))
+		return NULL;
+	return kvd_prefix_unit(engine, head->fresh++);
+}
+
+void kvd_prefix_entry_give(struct kvd_engine *engine, struct kvd_abi_prefix_entry *entry)
+{
+	struct kvd_abi_prefix_head *head = &engine->head->prefix;
+
+	KVD_PREFIX_WRITE(&entry->holder, 0);
+	KVD_PREFIX_WRITE(&entry->next, head->entry_free);
+	head->entry_free = kvd_prefix_unit_of(engine, entry);
+}
+
+void kvd_prefix_chain_push(struct kvd_engine *engine, struct kvd_session *session, struct kvd_abi_prefix_entry *entry)
+{
+	uint32_t unit = kvd_prefix_unit_of(engine, entry);
+	struct kvd_abi_prefix_entry *next = kvd_prefix_unit(engine, session->prefix);
+
+	KVD_PREFIX_WRITE(&entry->previous, 0);
+	KVD_PREFIX_WRITE(&entry->next, session->prefix);
+	if (next)
+		KVD_PREFIX_WRITE(&next->previous, unit);
+	KVD_PREFIX_WRITE(&session->prefix, unit);
+}
+
+void kvd_prefix_chain_pull(struct kvd_engine *engine, struct kvd_abi_prefix_entry *entry)
+{
+	uint64_t number = entry->holder & KVD_ABI_PREFIX_ENTRY_HOLDER_CONTEXT_MASK;
+	struct kvd_abi_prefix_entry *previous = kvd_prefix_unit(engine, entry->previous);
+	struct kvd_abi_prefix_entry *next = kvd_prefix_unit(engine, entry->next);
+
+	if (previous)
+		KVD_PREFIX_WRITE(&previous->next, entry->next);
+	if (next)
+		KVD_PREFIX_WRITE(&next->previous, entry->previous);
+	/* The context may be another session's by now: it is changed only if it leads to this entry. */
+	if (!previous && number < engine->head->sessions_high) {
+		struct kvd_session *session = kvd_session_at(engine, number);
+
+		if (session->prefix == kvd_prefix_unit_of(engine, entry))
+			KVD_PREFIX_WRITE(&session->prefix, entry->next);
+	}
+}
