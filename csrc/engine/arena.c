@@ -136,6 +136,7 @@ int kvd_arena_reset(struct kvd_engine *engine)
 	memset(head.free_nodes, 0, sizeof(head.free_nodes));
 	head.table_bytes = 0;
 	head.mapped_pages = 0;
+	head.prefix = (struct kvd_abi_prefix_head){0};
 	for (uint32_t i = KVD_ABI_TIER_DDR; i < KVD_ABI_TIER_COUNT; i++) {
 		struct kvd_tier *tier = &head.tiers[i];
 

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #include "engine/internal.h"
+#include "engine/prefix.h"
 
 #define FAULT_BYTES_MAX 200u
 
@@ -159,6 +160,7 @@ static void check_all(struct kvd_check *check)
 		pages += check->tiers[tier - 1].pages;
 	}
 	expect(check, "mapped pages", head->mapped_pages, pages);
+	kvd_prefix_check(check);
 	expect(check, "bytes of tables", head->table_bytes, check->table_bytes);
 	kvd_check_heap(check);
 }

@@ -15,8 +15,7 @@ static bool mark(uint64_t *bits, uint64_t at)
 	return fresh;
 }
 
-/* Is this a node's place in the heap, met for the first time? */
-static bool mark_node(struct kvd_check *check, uint64_t node, uint32_t node_class)
+bool kvd_check_node(struct kvd_check *check, uint64_t node, uint32_t node_class)
 {
 	const struct kvd_head *head = check->engine->head;
 	uint64_t at = node * KVD_UNIT_BYTES;
@@ -63,7 +62,7 @@ static bool check_link(struct kvd_check *check, const struct place *place, const
 	uint32_t used = 0;
 	bool good = true;
 
-	if (link->height != height || height > KVD_HEIGHT_MAX || !mark_node(check, link->node, link->node_class)) {
+	if (link->height != height || height > KVD_HEIGHT_MAX || !kvd_check_node(check, link->node, link->node_class)) {
 		kvd_check_fault(check, "session %" PRIx64 ", slot %u: the node of page %" PRIu64 " is no node",
 				place->handle, place->slot, base);
 		return false;
@@ -116,7 +115,7 @@ void kvd_check_heap(struct kvd_check *check)
 
 		while (node) {
 			/* A circle ends here too: its first node was met before. */
-			if (!mark_node(check, node, i)) {
+			if (!kvd_check_node(check, node, i)) {
 				kvd_check_fault(check, "free list %u: node %" PRIu64 " is no free node", i, node);
 				return;
 			}

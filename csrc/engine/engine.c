@@ -4,8 +4,9 @@
 #include <string.h>
 
 #include "engine/internal.h"
+#include "engine/prefix.h"
 
-#define OP_COUNT (KVD_ABI_OP_RESIZE + 1)
+#define OP_COUNT ((uint32_t)KVD_ABI_OP_COUNT)
 #define BUFFER_ALIGN 8u
 
 /* What a command refers to. */
@@ -84,6 +85,9 @@ static const struct op ops[OP_COUNT] = {
 	[KVD_ABI_OP_QUERY_TIER] = {op_query_tier, 0, NEED_TIER | NEED_BUFFER},
 	[KVD_ABI_OP_QUERY_SESSION] = {kvd_op_query_session, 0, NEED_SESSION | NEED_BUFFER},
 	[KVD_ABI_OP_RESIZE] = {op_resize, 0, NEED_TIER},
+	[KVD_ABI_OP_PREFIX_INSERT] = {kvd_op_prefix_insert, 0, NEED_BUFFER | NEED_SESSION},
+	[KVD_ABI_OP_PREFIX_MATCH] = {kvd_op_prefix_match, 0, NEED_BUFFER},
+	[KVD_ABI_OP_PREFIX_REMOVE] = {kvd_op_prefix_remove, 0, NEED_BUFFER},
 };
 
 static bool bad_buffer(const struct kvd_abi_cmd *cmd)

@@ -295,6 +295,8 @@ struct kvd_check {
 void kvd_check_fault(struct kvd_check *check, const char *format, ...) __attribute__((format(printf, 2, 3)));
 /* Follow the tables of one session into `check->session`; true: they could be followed. */
 bool kvd_check_slots(struct kvd_check *check, const struct kvd_session *session, uint64_t handle);
+/* Is this a node's place in the heap, met for the first time? Then it counts as met. */
+bool kvd_check_node(struct kvd_check *check, uint64_t node, uint32_t node_class);
 /* Every unit of the heap is in one table or in one free list. */
 void kvd_check_heap(struct kvd_check *check);
 /* The bitmap of a tier holds the frames that were met, and its summaries are right. */

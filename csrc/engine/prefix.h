@@ -188,7 +188,7 @@ uint32_t kvd_op_prefix_remove(struct kvd_engine *engine, struct kvd_call *call);
 void kvd_prefix_drop(struct kvd_engine *engine, struct kvd_session *session);
 
 /* prefix_match.c: PREFIX_MATCH, for any thread beside one writer. */
-uint32_t kvd_op_prefix_match(const struct kvd_engine *engine, struct kvd_call *call);
+uint32_t kvd_op_prefix_match(struct kvd_engine *engine, struct kvd_call *call);
 
 /* prefix_entries.c: entries, and the chains of those that a session holds. */
 /* A free entry, or NULL: no memory. */
@@ -232,6 +232,8 @@ typedef bool (*kvd_prefix_claim_fn)(void *context, uint64_t node, uint32_t node_
 void kvd_prefix_claim(struct kvd_engine *engine, kvd_prefix_claim_fn claim, void *context,
 		      struct kvd_prefix_recovery *recovery);
 void kvd_prefix_rebuild(struct kvd_engine *engine, struct kvd_prefix_recovery *recovery);
+/* Are an entry's place and hash such that a command could have made them? */
+bool kvd_prefix_well_formed(const struct kvd_abi_prefix_entry *entry);
 
 /* prefix_check.c, prefix_check_hash.c: a part of kvd_engine_check, before the check of the heap. */
 struct kvd_prefix_check {
@@ -247,6 +249,8 @@ struct kvd_prefix_check {
 void kvd_prefix_check(struct kvd_check *check);
 /* Look at the bit of a unit; `set`: and set it. False: the unit is outside. */
 bool kvd_prefix_check_bit(const struct kvd_prefix_check *at, uint64_t *bits, uint32_t unit, bool set);
+/* kvd_check_node for a node of the index: its bytes count. */
+bool kvd_prefix_check_node(struct kvd_prefix_check *at, uint32_t unit, uint32_t node_class);
 void kvd_prefix_check_hash(struct kvd_prefix_check *at);
 
 #endif

@@ -68,13 +68,13 @@ void kvd_prefix_entry_give(struct kvd_engine *engine, struct kvd_abi_prefix_entr
 void kvd_prefix_chain_push(struct kvd_engine *engine, struct kvd_session *session, struct kvd_abi_prefix_entry *entry)
 {
 	uint32_t unit = kvd_prefix_unit_of(engine, entry);
-	struct kvd_abi_prefix_entry *next = kvd_prefix_unit(engine, session->prefix);
+	struct kvd_abi_prefix_entry *next = kvd_prefix_unit(engine, session->prefix_head);
 
 	KVD_PREFIX_WRITE(&entry->previous, 0);
-	KVD_PREFIX_WRITE(&entry->next, session->prefix);
+	KVD_PREFIX_WRITE(&entry->next, session->prefix_head);
 	if (next)
 		KVD_PREFIX_WRITE(&next->previous, unit);
-	KVD_PREFIX_WRITE(&session->prefix, unit);
+	KVD_PREFIX_WRITE(&session->prefix_head, unit);
 }
 
 void kvd_prefix_chain_pull(struct kvd_engine *engine, struct kvd_abi_prefix_entry *entry)
@@ -91,7 +91,7 @@ void kvd_prefix_chain_pull(struct kvd_engine *engine, struct kvd_abi_prefix_entr
 	if (!previous && number < engine->head->sessions_high) {
 		struct kvd_session *session = kvd_session_at(engine, number);
 
-		if (session->prefix == kvd_prefix_unit_of(engine, entry))
-			KVD_PREFIX_WRITE(&session->prefix, entry->next);
+		if (session->prefix_head == kvd_prefix_unit_of(engine, entry))
+			KVD_PREFIX_WRITE(&session->prefix_head, entry->next);
 	}
 }

@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "engine/internal.h"
+#include "engine/prefix.h"
 
 #define GENERATION_SHIFT 32u
 #define HASH_MULTIPLIER 0x9e3779b97f4a7c15ull /* 2^64 over the golden ratio: spreads neighbouring inode numbers */
@@ -98,6 +99,7 @@ uint32_t kvd_op_session_destroy(struct kvd_engine *engine, struct kvd_call *call
 
 	if (session->leases)
 		return KVD_ABI_STATUS_LEASED;
+	kvd_prefix_drop(engine, session);
 	for (uint32_t i = 0; i < KVD_ENGINE_SLOTS_MAX; i++)
 		kvd_table_clear(engine, &session->slots[i], 0, KVD_PAGES_MAX, kvd_release_visit, &release);
 	call->cpl->result0 = kvd_release_settle(&release, session);

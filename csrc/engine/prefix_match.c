@@ -1,0 +1,237 @@
+/*
+ * PREFIX_MATCH: the chain's blocks are known ahead, so their buckets and entries are fetched in batches, stage by stage,
+ * and memory works on many of them at once.
+ *
+ * Takes no lock and writes nothing: any thread may do it beside one writer (prefix.h says how).
+ */
+#include "engine/prefix.h"
+
+#define BATCH 32u
+#define TRIES 12u
+
+/* A block that is looked up. */
+struct look {
+	struct kvd_prefix_name name;
+	const uint32_t *segment;
+	const struct kvd_abi_prefix_bucket *first;
+	uint64_t holder; /* 0: absent */
+	uint32_t mixed;
+	uint32_t index;
+	uint32_t version;
+};
+
+/* What must not have changed in the end. */
+struct seen {
+	const struct kvd_abi_prefix_bucket *first;
+	uint64_t holder;
+	uint32_t version;
+};
+
+enum outcome {
+	MATCHED,
+	CHANGED, /* look again */
+	BROKEN,  /* the tables lead out of the heap */
+};
+
+struct match {
+	const struct kvd_engine *engine;
+	struct kvd_prefix_chain chain;
+	uint64_t stage;
+	bool flagged; /* what was seen depends on the stage */
+	uint32_t seen_count;
+	uint32_t found;
+	struct look looks[BATCH];
+	struct seen seen[KVD_PREFIX_COUNT_MAX];
+};
+
+static void relax(void)
+{
+#if defined(__x86_64__) || defined(__i386__)
+	__builtin_ia32_pause();
+#endif
+}
+
+/* Where the generation of a holder's context is, or NULL. */
+static const uint32_t *generation_of(const struct kvd_engine *engine, uint64_t holder)
+{
+	uint64_t number = holder & KVD_ABI_PREFIX_ENTRY_HOLDER_CONTEXT_MASK;
+
+	return number < KVD_PREFIX_READ(&engine->head->sessions_high) ? &kvd_session_at(engine, number)->generation : NULL;
+}
+
+/* A generation is never used twice, so a session that lives now and later lived in between. */
+static bool lives(const struct kvd_engine *engine, uint64_t holder)
+{
+	const uint32_t *generation = generation_of(engine, holder);
+
+	return generation && KVD_PREFIX_READ(generation) == holder >> KVD_ABI_PREFIX_ENTRY_HOLDER_GENERATION_SHIFT;
+}
+
+/* The chain's first bucket, and its version before anything in it is read. */
+static enum outcome enter(const struct kvd_engine *engine, struct look *look)
+{
+	const struct kvd_abi_prefix_head *head = &engine->head->prefix;
+
+	look->version = KVD_PREFIX_READ(&look->first->version);
+	/* Who sees the version after a split sees the number of chains after it too. */
+	if (look->version % 2 || kvd_prefix_index(look->mixed, KVD_PREFIX_READ(&head->buckets)) != look->index)
+		return CHANGED;
+	for (uint32_t i = 0; i < KVD_PREFIX_SLOTS; i++) {
+		uint64_t word = KVD_PREFIX_READ(&look->first->slots[i]);
+
+		if (word >> KVD_PREFIX_TAG_SHIFT == look->mixed)
+			__builtin_prefetch(engine->base + (uint64_t)(uint32_t)word * KVD_UNIT_BYTES);
+	}
+	if (KVD_PREFIX_READ(&look->first->more))
+		__builtin_prefetch(engine->base + (uint64_t)KVD_PREFIX_READ(&look->first->more) * KVD_UNIT_BYTES);
+	return MATCHED;
+}
+
+/* Find the holder word of a block, 0: absent. */
+static enum outcome resolve(const struct kvd_engine *engine, struct look *look)
+{
+	const struct kvd_abi_prefix_bucket *bucket = look->first;
+
+	look->holder = 0;
+	for (uint32_t length = 0; length < KVD_PREFIX_CHAIN_MAX; length++) {
+		uint32_t more;
+
+		for (uint32_t i = 0; i < KVD_PREFIX_SLOTS; i++) {
+			uint64_t word = KVD_PREFIX_READ(&bucket->slots[i]);
+			const struct kvd_abi_prefix_entry *entry;
+
+			if (!word)
+				return MATCHED;
+			if (word >> KVD_PREFIX_TAG_SHIFT != look->mixed)
+				continue;
+			entry = kvd_prefix_unit(engine, (uint32_t)word);
+			if (!entry)
+				return BROKEN;
+			if (!kvd_prefix_same(entry, &look->name))
+				continue;
+			look->holder = KVD_PREFIX_READ(&entry->holder);
+			return MATCHED;
+		}
+		more = KVD_PREFIX_READ(&bucket->more);
+		if (!more)
+			return MATCHED;
+		bucket = kvd_prefix_unit(engine, more);
+		if (!bucket)
+			return BROKEN;
+	}
+	return MATCHED;
+}
+
+/* Bring the blocks from `base` on to where their holders are known. */
+static enum outcome fetch(struct match *match, uint32_t base, uint32_t count)
+{
+	const struct kvd_engine *engine = match->engine;
+	const struct kvd_abi_prefix_head *head = &engine->head->prefix;
+	uint32_t buckets = KVD_PREFIX_READ(&head->buckets);
+	enum outcome outcome = MATCHED;
+
+	for (uint32_t i = 0; i < count; i++) {
+		struct look *look = &match->looks[i];
+
+		kvd_prefix_name_of(&match->chain, base + i, &look->name);
+		look->mixed = kvd_prefix_mix(head->seed, &look->name);
+		look->index = kvd_prefix_index(look->mixed, buckets);
+		look->segment = kvd_prefix_segment(engine, look->index);
+		if (!look->segment)
+			return BROKEN;
+		__builtin_prefetch(look->segment);
+	}
+	for (uint32_t i = 0; i < count; i++) {
+		struct look *look = &match->looks[i];
+		const struct kvd_abi_prefix_bucket *segment = (const void *)kvd_prefix_node(engine, KVD_PREFIX_READ(look->segment));
+
+		if (!segment)
+			return BROKEN;
+		look->first = segment + look->index % KVD_PREFIX_NODE_UNITS;
+		__builtin_prefetch(look->first);
+	}
+	for (uint32_t i = 0; i < count && outcome == MATCHED; i++)
+		outcome = enter(engine, &match->looks[i]);
+	for (uint32_t i = 0; i < count && outcome == MATCHED; i++) {
+		outcome = resolve(engine, &match->looks[i]);
+		if (match->looks[i].holder)
+			__builtin_prefetch(generation_of(engine, match->looks[i].holder));
+	}
+	return outcome;
+}
+
+/* Take a block's answer over; false: the prefix ends before it. */
+static bool extend(struct match *match, const struct look *look)
+{
+	struct seen *seen = &match->seen[match->seen_count++];
+	uint64_t holder = kvd_prefix_handle(look->holder);
+
+	*seen = (struct seen){.first = look->first, .version = look->version};
+	match->flagged = match->flagged || look->holder != holder;
+	if (!kvd_prefix_visible(look->holder, match->stage) || !lives(match->engine, holder))
+		return false;
+	seen->holder = holder;
+	match->found++;
+	return true;
+}
+
+/* Is all that was seen still so? Then it was so at the moment when this began. */
+static bool valid(const struct match *match)
+{
+	for (uint32_t i = 0; i < match->seen_count; i++) {
+		const struct seen *seen = &match->seen[i];
+
+		if (KVD_PREFIX_READ(&seen->first->version) != seen->version ||
+		    (seen->holder && !lives(match->engine, seen->holder)))
+			return false;
+	}
+	return !match->flagged || KVD_PREFIX_READ(&match->engine->head->prefix.stage) == match->stage;
+}
+
+static enum outcome attempt(struct match *match)
+{
+	const struct kvd_abi_prefix_head *head = &match->engine->head->prefix;
+	uint32_t count = match->chain.count;
+
+	match->stage = KVD_PREFIX_READ(&head->stage);
+	match->flagged = false;
+	match->seen_count = 0;
+	match->found = 0;
+	if (!KVD_PREFIX_READ(&head->buckets))
+		return MATCHED;
+	for (uint32_t base = 0; base < count; base += BATCH) {
+		uint32_t part = count - base < BATCH ? count - base : BATCH;
+		enum outcome outcome = fetch(match, base, part);
+
+		if (outcome != MATCHED)
+			return outcome;
+		for (uint32_t i = 0; i < part; i++) {
+			if (!extend(match, &match->looks[i]))
+				return valid(match) ? MATCHED : CHANGED;
+		}
+	}
+	return valid(match) ? MATCHED : CHANGED;
+}
+
+uint32_t kvd_op_prefix_match(struct kvd_engine *engine, struct kvd_call *call)
+{
+	struct match match;
+	enum outcome outcome = CHANGED;
+	uint32_t status;
+
+	match.engine = engine;
+	status = kvd_prefix_arguments(call, &match.chain);
+	if (status)
+		return status;
+	for (uint32_t try = 0; try < TRIES && outcome != MATCHED; try++) {
+		/* A writer's change takes some hundred nanoseconds: wait longer each time. */
+		for (uint32_t i = 1; i < 1u << try; i++)
+			relax();
+		outcome = attempt(&match);
+	}
+	if (outcome != MATCHED)
+		return outcome == BROKEN ? KVD_ABI_STATUS_BAD_TABLES : KVD_ABI_STATUS_BUSY;
+	call->cpl->result0 = match.found;
+	call->cpl->result1 = match.found ? match.seen[match.found - 1].holder : 0;
+	return KVD_ABI_STATUS_OK;
+}
