@@ -293,6 +293,7 @@ struct kvd_abi_prefix_head {
 	uint32_t bucket_free; /* Unit of the first bucket that stands in no chain; derived. */
 	uint32_t root; /* Unit of a node of 1024 units of nodes of 1024 units of segments of 64 buckets; derived. */
 	uint32_t buckets; /* Chains of the linear hash; derived. */
+	uint64_t removals; /* Odd while entries are freed; derived. */
 };
 
 /* Begin of each capability. */
@@ -411,7 +412,7 @@ struct kvd_abi_table_head {
 	uint64_t refused; /* Commands that ended with a status other than OK. */
 	uint64_t refused_transitions; /* Of them, with BAD_TRANSITION. */
 	struct kvd_abi_prefix_head prefix; /* Head of the prefix index. */
-	uint64_t reserved2[13]; /* Zero. */
+	uint64_t reserved2[12]; /* Zero. */
 	struct kvd_abi_intent intent; /* The command that is being executed, in the head. It counts while `stage` is not none and `sequence` is the head's and one. */
 	struct kvd_abi_tier_head tiers[5]; /* Of one tier, in the head. Derived: all that the PTEs and reservations say. */
 };
@@ -454,7 +455,7 @@ static_assert(sizeof(struct kvd_abi_cold_run) == 40, "the size that is described
 static_assert(sizeof(struct kvd_abi_transfer) == 56, "the size that is described");
 static_assert(sizeof(struct kvd_abi_prefix_entry) == 64, "the size that is described");
 static_assert(sizeof(struct kvd_abi_prefix_bucket) == 64, "the size that is described");
-static_assert(sizeof(struct kvd_abi_prefix_head) == 64, "the size that is described");
+static_assert(sizeof(struct kvd_abi_prefix_head) == 72, "the size that is described");
 static_assert(sizeof(struct kvd_abi_capability) == 8, "the size that is described");
 static_assert(sizeof(struct kvd_abi_capability_page_sizes) == 16, "the size that is described");
 static_assert(sizeof(struct kvd_abi_capability_tiers) == 48, "the size that is described");

@@ -122,7 +122,7 @@ struct kvd_head {
 	struct kvd_tier tiers[KVD_ABI_TIER_COUNT];
 	struct kvd_abi_prefix_head prefix; /* prefix.h */
 };
-static_assert(sizeof(struct kvd_head) == 832, "no padding");
+static_assert(sizeof(struct kvd_head) == 840, "no padding");
 
 /* Memory of a tier, for those who move bytes; no bytes: it has none. */
 struct kvd_tier_memory {

@@ -41,6 +41,12 @@ static void stage_done(struct kvd_engine *engine, uint64_t result0)
 	KVD_PREFIX_WRITE(&head->stage, head->stage | KVD_PREFIX_STAGE_DONE);
 }
 
+/* Around every freeing of entries: who guesses where an entry is can tell that none was freed meanwhile. */
+static void removals_step(struct kvd_engine *engine)
+{
+	KVD_PREFIX_WRITE(&engine->head->prefix.removals, engine->head->prefix.removals + 1);
+}
+
 static void forget(struct kvd_engine *engine, struct kvd_abi_prefix_entry *entry)
 {
 	kvd_prefix_hash_remove_entry(engine, entry);
@@ -128,8 +134,10 @@ uint32_t kvd_op_prefix_insert(struct kvd_engine *engine, struct kvd_call *call)
 	return KVD_ABI_STATUS_OK;
 
 undo:
+	removals_step(engine);
 	while (made-- > 0)
 		forget(engine, kvd_prefix_unit(engine, session->prefix_head));
+	removals_step(engine);
 	return KVD_ABI_STATUS_NO_TABLE;
 }
 
@@ -148,6 +156,7 @@ uint32_t kvd_op_prefix_remove(struct kvd_engine *engine, struct kvd_call *call)
 	if (only && !kvd_session_find(engine, only))
 		return KVD_ABI_STATUS_NO_SESSION;
 	stage_begin(engine);
+	removals_step(engine);
 	for (uint32_t i = 0; i < chain.count; i++) {
 		uint64_t holder;
 
@@ -162,9 +171,11 @@ uint32_t kvd_op_prefix_remove(struct kvd_engine *engine, struct kvd_call *call)
 		entries[count++] = spot.entry;
 	}
 	stage_done(engine, count);
-	for (uint32_t i = 0; i < count; i++)
-		forget(engine, entries[i]);
 	call->cpl->result0 = count;
+	/* Backwards: the next chain gets them in order. */
+	while (count-- > 0)
+		forget(engine, entries[count]);
+	removals_step(engine);
 	return KVD_ABI_STATUS_OK;
 }
 
@@ -172,7 +183,11 @@ void kvd_prefix_drop(struct kvd_engine *engine, struct kvd_session *session)
 {
 	struct kvd_abi_prefix_entry *entry;
 
+	if (!session->prefix_head)
+		return;
+	removals_step(engine);
 	while ((entry = kvd_prefix_unit(engine, session->prefix_head)) && entry->holder)
 		forget(engine, entry);
+	removals_step(engine);
 	session->prefix_head = 0;
 }

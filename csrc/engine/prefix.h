@@ -17,6 +17,10 @@
  * Lock-free readers: a bucket chain has a version, odd while it or what it leads to changes. A reader notes the version
  * of each chain that it read, and in the end looks whether all of them are still the same: then all that it saw was true
  * at one moment. It reads with acquire, the writer stores with release, so a reader who saw a change sees its version.
+ *
+ * Blocks that were inserted together have neighbouring entries, so a reader first looks at the neighbour of the block before:
+ * the name is compared in full there too, and instead of a version the count of removals proves that the entry was
+ * not freed meanwhile. Only what is not there is looked up.
  */
 #ifndef KVD_ENGINE_PREFIX_H
 #define KVD_ENGINE_PREFIX_H
@@ -57,7 +61,7 @@ struct kvd_prefix_name {
 	uint64_t hash[KVD_PREFIX_WORDS_MAX];
 };
 
-/* The arguments of a command, checked; the caller may change the hashes at any time, so each is read once. */
+/* The arguments of a command, checked. The caller may change the hashes at any time. */
 struct kvd_prefix_chain {
 	const uint64_t *hashes;
 	uint64_t key;
@@ -155,16 +159,6 @@ static inline struct kvd_abi_prefix_bucket *kvd_prefix_bucket(const struct kvd_e
 	return segment ? segment + index % KVD_PREFIX_NODE_UNITS : NULL;
 }
 
-/* Does an entry have this name? Read word by word: a lock-free reader may do it while the entry is reused. */
-static inline bool kvd_prefix_same(const struct kvd_abi_prefix_entry *entry, const struct kvd_prefix_name *name)
-{
-	uint64_t other = (KVD_PREFIX_READ(&entry->key) ^ name->key) | (KVD_PREFIX_READ(&entry->place) ^ name->place);
-
-	for (uint32_t i = 0; i < KVD_PREFIX_WORDS_MAX; i++)
-		other |= KVD_PREFIX_READ(&entry->hash[i]) ^ name->hash[i];
-	return !other;
-}
-
 /* The name of block `i` of a chain. */
 static inline void kvd_prefix_name_of(const struct kvd_prefix_chain *chain, uint32_t i, struct kvd_prefix_name *name)
 {
@@ -176,6 +170,19 @@ static inline void kvd_prefix_name_of(const struct kvd_prefix_chain *chain, uint
 	};
 	for (uint32_t word = 0; word < chain->words; word++)
 		name->hash[word] = __atomic_load_n(&hash[word], __ATOMIC_RELAXED);
+}
+
+/* Is an entry block `i` of a chain? Read word by word: a lock-free reader may do it while the entry is reused. */
+static inline bool kvd_prefix_is(const struct kvd_abi_prefix_entry *entry, const struct kvd_prefix_chain *chain,
+				 uint32_t i)
+{
+	const uint64_t *hash = chain->hashes + (uint64_t)i * chain->words;
+	uint64_t place = (chain->first + i) << KVD_ABI_PREFIX_ENTRY_PLACE_POSITION_SHIFT | chain->words;
+	uint64_t other = (KVD_PREFIX_READ(&entry->key) ^ chain->key) | (KVD_PREFIX_READ(&entry->place) ^ place);
+
+	for (uint32_t word = 0; word < chain->words; word++)
+		other |= KVD_PREFIX_READ(&entry->hash[word]) ^ __atomic_load_n(&hash[word], __ATOMIC_RELAXED);
+	return !other;
 }
 
 /* prefix.c: the commands that change the index. */

@@ -33,6 +33,15 @@ uint32_t kvd_prefix_mixed(const struct kvd_engine *engine, const struct kvd_abi_
 	return kvd_prefix_mix(engine->head->prefix.seed, &name);
 }
 
+static bool same(const struct kvd_abi_prefix_entry *entry, const struct kvd_prefix_name *name)
+{
+	uint64_t other = (entry->key ^ name->key) | (entry->place ^ name->place);
+
+	for (uint32_t i = 0; i < KVD_PREFIX_WORDS_MAX; i++)
+		other |= entry->hash[i] ^ name->hash[i];
+	return !other;
+}
+
 /* The chain of a mixed hash, or NULL: there is no hash yet, or it is broken. */
 static struct kvd_abi_prefix_bucket *chain_of(const struct kvd_engine *engine, uint32_t mixed)
 {
@@ -56,7 +65,7 @@ bool kvd_prefix_find(const struct kvd_engine *engine, const struct kvd_prefix_na
 			if (word >> KVD_PREFIX_TAG_SHIFT != mixed)
 				continue;
 			spot->entry = kvd_prefix_unit(engine, (uint32_t)word);
-			if (spot->entry && kvd_prefix_same(spot->entry, name))
+			if (spot->entry && same(spot->entry, name))
 				return true;
 		}
 		spot->bucket = more_of(engine, spot->bucket);

@@ -1,20 +1,25 @@
 /*
  * PREFIX_MATCH: the chain's blocks are known ahead, so their buckets and entries are fetched in batches, stage by stage,
- * and memory works on many of them at once.
+ * and memory works on many of them at once. Where entries are neighbours, as they are when a chain was inserted at once,
+ * the hash is not asked at all.
  *
  * Takes no lock and writes nothing: any thread may do it beside one writer (prefix.h says how).
  */
 #include "engine/prefix.h"
 
-#define BATCH 32u
+#define BATCH_FIRST 2u /* enough to see how far it is from entry to entry */
+#define BATCH_GROWTH 4u
+#define BATCH_MAX 32u
+#define AHEAD 12 /* entries that are fetched before they are looked at */
 #define TRIES 12u
+#define TRIES_GUESSING 2u
 
 /* A block that is looked up. */
 struct look {
-	struct kvd_prefix_name name;
 	const uint32_t *segment;
 	const struct kvd_abi_prefix_bucket *first;
 	uint64_t holder; /* 0: absent */
+	uint32_t unit;   /* of its entry */
 	uint32_t mixed;
 	uint32_t index;
 	uint32_t version;
@@ -22,7 +27,7 @@ struct look {
 
 /* What must not have changed in the end. */
 struct seen {
-	const struct kvd_abi_prefix_bucket *first;
+	const struct kvd_abi_prefix_bucket *first; /* NULL: only the holder counts */
 	uint64_t holder;
 	uint32_t version;
 };
@@ -37,10 +42,15 @@ struct match {
 	const struct kvd_engine *engine;
 	struct kvd_prefix_chain chain;
 	uint64_t stage;
+	uint64_t removals;
+	uint64_t holder; /* of the last block found */
+	bool guessing;
 	bool flagged; /* what was seen depends on the stage */
+	uint32_t unit;  /* of the last entry found */
+	uint32_t step;  /* to it from the one before, modulo 2^32 */
 	uint32_t seen_count;
 	uint32_t found;
-	struct look looks[BATCH];
+	struct look looks[BATCH_MAX];
 	struct seen seen[KVD_PREFIX_COUNT_MAX];
 };
 
@@ -88,8 +98,9 @@ static enum outcome enter(const struct kvd_engine *engine, struct look *look)
 }
 
 /* Find the holder word of a block, 0: absent. */
-static enum outcome resolve(const struct kvd_engine *engine, struct look *look)
+static enum outcome resolve(const struct match *match, struct look *look, uint32_t block)
 {
+	const struct kvd_engine *engine = match->engine;
 	const struct kvd_abi_prefix_bucket *bucket = look->first;
 
 	look->holder = 0;
@@ -107,9 +118,10 @@ static enum outcome resolve(const struct kvd_engine *engine, struct look *look)
 			entry = kvd_prefix_unit(engine, (uint32_t)word);
 			if (!entry)
 				return BROKEN;
-			if (!kvd_prefix_same(entry, &look->name))
+			if (!kvd_prefix_is(entry, &match->chain, block))
 				continue;
 			look->holder = KVD_PREFIX_READ(&entry->holder);
+			look->unit = (uint32_t)word;
 			return MATCHED;
 		}
 		more = KVD_PREFIX_READ(&bucket->more);
@@ -132,9 +144,10 @@ static enum outcome fetch(struct match *match, uint32_t base, uint32_t count)
 
 	for (uint32_t i = 0; i < count; i++) {
 		struct look *look = &match->looks[i];
+		struct kvd_prefix_name name;
 
-		kvd_prefix_name_of(&match->chain, base + i, &look->name);
-		look->mixed = kvd_prefix_mix(head->seed, &look->name);
+		kvd_prefix_name_of(&match->chain, base + i, &name);
+		look->mixed = kvd_prefix_mix(head->seed, &name);
 		look->index = kvd_prefix_index(look->mixed, buckets);
 		look->segment = kvd_prefix_segment(engine, look->index);
 		if (!look->segment)
@@ -153,7 +166,7 @@ static enum outcome fetch(struct match *match, uint32_t base, uint32_t count)
 	for (uint32_t i = 0; i < count && outcome == MATCHED; i++)
 		outcome = enter(engine, &match->looks[i]);
 	for (uint32_t i = 0; i < count && outcome == MATCHED; i++) {
-		outcome = resolve(engine, &match->looks[i]);
+		outcome = resolve(match, &match->looks[i], base + i);
 		if (match->looks[i].holder)
 			__builtin_prefetch(generation_of(engine, match->looks[i].holder));
 	}
@@ -171,37 +184,83 @@ static bool extend(struct match *match, const struct look *look)
 	if (!kvd_prefix_visible(look->holder, match->stage) || !lives(match->engine, holder))
 		return false;
 	seen->holder = holder;
+	match->holder = holder;
+	match->step = look->unit - match->unit;
+	match->unit = look->unit;
 	match->found++;
 	return true;
+}
+
+/*
+ * Go on from neighbour to neighbour while the blocks are there, within a slab: what lies there can be nothing but entries. The
+ * holder is read first: while it is not 0 the name stays as it is, until the entry is freed, which `removals` tells.
+ */
+static uint32_t guess(struct match *match)
+{
+	const struct kvd_engine *engine = match->engine;
+	uint32_t found = match->found;
+
+	while (match->found < match->chain.count) {
+		uint32_t unit = match->unit + match->step;
+		const struct kvd_abi_prefix_entry *entry = kvd_prefix_unit(engine, unit);
+		uint64_t word, holder;
+
+		if (!entry || unit / KVD_PREFIX_NODE_UNITS != match->unit / KVD_PREFIX_NODE_UNITS)
+			break;
+		__builtin_prefetch(engine->base + (uint64_t)(unit + AHEAD * match->step) * KVD_UNIT_BYTES);
+		word = KVD_PREFIX_READ(&entry->holder);
+		holder = kvd_prefix_handle(word);
+		if (!kvd_prefix_visible(word, match->stage) || !kvd_prefix_is(entry, &match->chain, match->found))
+			break;
+		if (holder != match->holder) {
+			if (!lives(engine, holder))
+				break;
+			match->seen[match->seen_count++] = (struct seen){.holder = holder};
+			match->holder = holder;
+		}
+		match->flagged = match->flagged || word != holder;
+		match->unit = unit;
+		match->found++;
+	}
+	return match->found - found;
 }
 
 /* Is all that was seen still so? Then it was so at the moment when this began. */
 static bool valid(const struct match *match)
 {
+	const struct kvd_abi_prefix_head *head = &match->engine->head->prefix;
+
 	for (uint32_t i = 0; i < match->seen_count; i++) {
 		const struct seen *seen = &match->seen[i];
 
-		if (KVD_PREFIX_READ(&seen->first->version) != seen->version ||
-		    (seen->holder && !lives(match->engine, seen->holder)))
+		if (seen->first && KVD_PREFIX_READ(&seen->first->version) != seen->version)
+			return false;
+		if (seen->holder && !lives(match->engine, seen->holder))
 			return false;
 	}
-	return !match->flagged || KVD_PREFIX_READ(&match->engine->head->prefix.stage) == match->stage;
+	if (match->guessing && KVD_PREFIX_READ(&head->removals) != match->removals)
+		return false;
+	return !match->flagged || KVD_PREFIX_READ(&head->stage) == match->stage;
 }
 
-static enum outcome attempt(struct match *match)
+static enum outcome attempt(struct match *match, bool may_guess)
 {
 	const struct kvd_abi_prefix_head *head = &match->engine->head->prefix;
 	uint32_t count = match->chain.count;
+	uint32_t size = BATCH_FIRST;
 
 	match->stage = KVD_PREFIX_READ(&head->stage);
+	match->removals = KVD_PREFIX_READ(&head->removals);
+	match->guessing = may_guess && match->removals % 2 == 0;
 	match->flagged = false;
 	match->seen_count = 0;
 	match->found = 0;
+	match->unit = 0;
 	if (!KVD_PREFIX_READ(&head->buckets))
 		return MATCHED;
-	for (uint32_t base = 0; base < count; base += BATCH) {
-		uint32_t part = count - base < BATCH ? count - base : BATCH;
-		enum outcome outcome = fetch(match, base, part);
+	while (match->found < count) {
+		uint32_t part = count - match->found < size ? count - match->found : size;
+		enum outcome outcome = fetch(match, match->found, part);
 
 		if (outcome != MATCHED)
 			return outcome;
@@ -209,6 +268,9 @@ static enum outcome attempt(struct match *match)
 			if (!extend(match, &match->looks[i]))
 				return valid(match) ? MATCHED : CHANGED;
 		}
+		size = size * BATCH_GROWTH < BATCH_MAX ? size * BATCH_GROWTH : BATCH_MAX;
+		if (match->guessing && part > 1 && guess(match) >= BATCH_MAX)
+			size = BATCH_FIRST;
 	}
 	return valid(match) ? MATCHED : CHANGED;
 }
@@ -227,11 +289,11 @@ uint32_t kvd_op_prefix_match(struct kvd_engine *engine, struct kvd_call *call)
 		/* A writer's change takes some hundred nanoseconds: wait longer each time. */
 		for (uint32_t i = 1; i < 1u << try; i++)
 			relax();
-		outcome = attempt(&match);
+		outcome = attempt(&match, try < TRIES_GUESSING);
 	}
 	if (outcome != MATCHED)
 		return outcome == BROKEN ? KVD_ABI_STATUS_BAD_TABLES : KVD_ABI_STATUS_BUSY;
 	call->cpl->result0 = match.found;
-	call->cpl->result1 = match.found ? match.seen[match.found - 1].holder : 0;
+	call->cpl->result1 = match.found ? match.holder : 0;
 	return KVD_ABI_STATUS_OK;
 }

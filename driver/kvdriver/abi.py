@@ -409,7 +409,7 @@ PREFIX_BUCKET_OFFSETS: Final[dict[str, int]] = {
     "more": 4,
     "slots": 8,
 }
-PREFIX_HEAD: Final = struct.Struct("<QQQQIIIIIIII")
+PREFIX_HEAD: Final = struct.Struct("<QQQQIIIIIIIIQ")
 PREFIX_HEAD_OFFSETS: Final[dict[str, int]] = {
     "stage": 0,
     "result0": 8,
@@ -423,6 +423,7 @@ PREFIX_HEAD_OFFSETS: Final[dict[str, int]] = {
     "bucket_free": 52,
     "root": 56,
     "buckets": 60,
+    "removals": 64,
 }
 CAPABILITY: Final = struct.Struct("<II")
 CAPABILITY_OFFSETS: Final[dict[str, int]] = {
@@ -502,7 +503,7 @@ INTENT_OFFSETS: Final[dict[str, int]] = {
     "cpl": 320,
 }
 TABLE_HEAD: Final = struct.Struct(
-    "<QIIQQQQQQQQQQQQIIQQIIQ8IQQQQQQQQIIIIIIII13QQIIQ8Q8QQ2Q2QQ7QIHHQHHIQQQQQIHHQQIIQQQ7QQQQQQQQQQ7QQQQQQQQQQ7QQQQQQQQQQ7QQQQQQQQQQ7QQQQQQQ"
+    "<QIIQQQQQQQQQQQQIIQQIIQ8IQQQQQQQQIIIIIIIIQ12QQIIQ8Q8QQ2Q2QQ7QIHHQHHIQQQQQIHHQQIIQQQ7QQQQQQQQQQ7QQQQQQQQQQ7QQQQQQQQQQ7QQQQQQQQQQ7QQQQQQQ"
 )
 TABLE_HEAD_OFFSETS: Final[dict[str, int]] = {
     "magic": 0,
@@ -533,7 +534,7 @@ TABLE_HEAD_OFFSETS: Final[dict[str, int]] = {
     "refused": 200,
     "refused_transitions": 208,
     "prefix": 216,
-    "reserved2": 280,
+    "reserved2": 288,
     "intent": 384,
     "tiers": 736,
 }
