@@ -169,6 +169,8 @@ void kvd_prefix_check(struct kvd_check *check)
 	kvd_prefix_check_hash(&at);
 	check_sessions(&at);
 	check_free(&at);
+	if (head->prefix.removals % 2)
+		kvd_check_fault(check, "prefix index: removals are under way");
 	if (head->prefix.entries != at.held)
 		kvd_check_fault(check, "prefix entries: the head says %" PRIu64 ", the slabs %" PRIu64,
 				head->prefix.entries, at.held);
