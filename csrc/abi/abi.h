@@ -12,7 +12,7 @@ enum kvd_abi_op {
 	KVD_ABI_OP_SESSION_DESTROY = 2, /* `session`: frees its pages and reservations; refused while leased. */
 	KVD_ABI_OP_LEASE = 3, /* `session`, `count` (int64): added to its leases. */
 	KVD_ABI_OP_RESERVE = 4, /* `session`, `tier`, `count` blocks: the reservation becomes exactly that. */
-	KVD_ABI_OP_MAP = 5, /* `session`, `slot`, `tier`, `count` map runs in the buffer: allocates; all or nothing. */
+	KVD_ABI_OP_MAP = 5, /* `session`, `slot`, `tier`, `count` map runs in the buffer (at most 1048576): allocates; all or nothing. */
 	KVD_ABI_OP_UNMAP = 6, /* `session`, `slot`, `first_page`, `count`; result0 = pages freed. */
 	KVD_ABI_OP_TRANSLATE = 7, /* `session`, `slot`, `first_page`, `count`; runs in the buffer, result0 = their number. */
 	KVD_ABI_OP_REMAP = 8, /* `session`, `slot`, `first_page`, `count`, `tier`, `other_slot`, `flags`; result0 = pages moved; all or nothing. */
@@ -281,10 +281,10 @@ struct kvd_abi_prefix_bucket {
 
 /* Head of the prefix index. */
 struct kvd_abi_prefix_head {
-	uint64_t stage; /* Of the last command that changed the index: one store makes it happen. */
-	uint64_t result0; /* Of that command; valid when it has happened. */
-	uint64_t seed; /* Of the mixed hash. */
+	uint64_t stage; /* Of the last command that changed the index, for readers: one store makes it happen; derived. */
+	uint64_t seed; /* Of the mixed hash, chosen once. */
 	uint64_t entries; /* Entries held; derived. */
+	uint64_t removals; /* Odd while entries are freed; derived. */
 	uint32_t directory; /* Unit of the newest node of the slab directory: word 0 = the one before, each other word the unit of a slab. */
 	uint32_t slabs; /* Slabs of that node; derived. */
 	uint32_t entry_free; /* Unit of the first free entry; derived. */
@@ -293,7 +293,6 @@ struct kvd_abi_prefix_head {
 	uint32_t bucket_free; /* Unit of the first bucket that stands in no chain; derived. */
 	uint32_t root; /* Unit of a node of 1024 units of nodes of 1024 units of segments of 64 buckets; derived. */
 	uint32_t buckets; /* Chains of the linear hash; derived. */
-	uint64_t removals; /* Odd while entries are freed; derived. */
 };
 
 /* Begin of each capability. */
@@ -401,7 +400,7 @@ struct kvd_abi_table_head {
 	uint64_t change; /* Odd while counters of the head change. */
 	uint32_t generation; /* Of sessions: the last one given out. */
 	uint32_t age; /* Of the ageing scan: the present generation. */
-	uint64_t sessions_high; /* Derived: no context from here on is used. */
+	uint64_t sessions_high; /* No context from here on was ever used. */
 	uint64_t sessions_live; /* Derived. */
 	uint32_t session_free; /* Derived: number of the first free context and one. */
 	uint32_t reserved; /* Zero. */
@@ -412,7 +411,7 @@ struct kvd_abi_table_head {
 	uint64_t refused; /* Commands that ended with a status other than OK. */
 	uint64_t refused_transitions; /* Of them, with BAD_TRANSITION. */
 	struct kvd_abi_prefix_head prefix; /* Head of the prefix index. */
-	uint64_t reserved2[12]; /* Zero. */
+	uint64_t reserved2[13]; /* Zero. */
 	struct kvd_abi_intent intent; /* The command that is being executed, in the head. It counts while `stage` is not none and `sequence` is the head's and one. */
 	struct kvd_abi_tier_head tiers[5]; /* Of one tier, in the head. Derived: all that the PTEs and reservations say. */
 };
@@ -455,7 +454,7 @@ static_assert(sizeof(struct kvd_abi_cold_run) == 40, "the size that is described
 static_assert(sizeof(struct kvd_abi_transfer) == 56, "the size that is described");
 static_assert(sizeof(struct kvd_abi_prefix_entry) == 64, "the size that is described");
 static_assert(sizeof(struct kvd_abi_prefix_bucket) == 64, "the size that is described");
-static_assert(sizeof(struct kvd_abi_prefix_head) == 72, "the size that is described");
+static_assert(sizeof(struct kvd_abi_prefix_head) == 64, "the size that is described");
 static_assert(sizeof(struct kvd_abi_capability) == 8, "the size that is described");
 static_assert(sizeof(struct kvd_abi_capability_page_sizes) == 16, "the size that is described");
 static_assert(sizeof(struct kvd_abi_capability_tiers) == 48, "the size that is described");
@@ -484,7 +483,9 @@ static_assert(sizeof(struct kvd_abi_journal_entry) == 40, "the size that is desc
 #define KVD_ABI_PTE_GENERATION_SHIFT 0x10u
 #define KVD_ABI_PTE_GENERATION_MASK 0xff0000u
 #define KVD_ABI_PTE_FRAME_SHIFT 0x18u
-#define KVD_ABI_PTE_FRAME_MASK 0xffffffffff000000ull
+#define KVD_ABI_PTE_FRAME_MASK 0x7fffffffff000000ull
+#define KVD_ABI_PTE_SHARED_SHIFT 0x3fu
+#define KVD_ABI_PTE_SHARED_MASK 0x8000000000000000ull
 #define KVD_ABI_LINK_NODE_SHIFT 0x0u
 #define KVD_ABI_LINK_NODE_MASK 0xffffffffu
 #define KVD_ABI_LINK_USED_SHIFT 0x20u

@@ -25,26 +25,29 @@ uint32_t kvd_prefix_arguments(struct kvd_call *call, struct kvd_prefix_chain *ch
 	return chain->hashes ? KVD_ABI_STATUS_OK : KVD_ABI_STATUS_BAD_ADDRESS;
 }
 
-static void stage_begin(struct kvd_engine *engine)
+static void begin(struct kvd_call *call)
 {
-	uint64_t *stage = &engine->head->prefix.stage;
+	uint64_t *stage = &call->engine->head->prefix.stage;
 
-	KVD_PREFIX_WRITE(stage, (*stage | KVD_PREFIX_STAGE_DONE) + 1);
+	kvd_intent_open(call);
+	kvd_put(stage, (*stage | KVD_PREFIX_STAGE_DONE) + 1);
 }
 
-/* From this store on the command has happened, for readers as for recovery. */
-static void stage_done(struct kvd_engine *engine, uint64_t result0)
+/* The command has happened: first for recovery, then for readers. No flag is taken off before both know. */
+static void happen(struct kvd_call *call, uint64_t result0)
 {
-	struct kvd_abi_prefix_head *head = &engine->head->prefix;
+	uint64_t *stage = &call->engine->head->prefix.stage;
 
-	KVD_PREFIX_WRITE(&head->result0, result0);
-	KVD_PREFIX_WRITE(&head->stage, head->stage | KVD_PREFIX_STAGE_DONE);
+	call->cpl->result0 = result0;
+	kvd_intent_stage(call, KVD_ABI_STAGE_COMMIT);
+	kvd_put(stage, *stage | KVD_PREFIX_STAGE_DONE);
+	kvd_order();
 }
 
 /* Around every freeing of entries: who guesses where an entry is can tell that none was freed meanwhile. */
 static void removals_step(struct kvd_engine *engine)
 {
-	KVD_PREFIX_WRITE(&engine->head->prefix.removals, engine->head->prefix.removals + 1);
+	kvd_put(&engine->head->prefix.removals, engine->head->prefix.removals + 1);
 }
 
 static void forget(struct kvd_engine *engine, struct kvd_abi_prefix_entry *entry)
@@ -70,11 +73,11 @@ static struct kvd_abi_prefix_entry *entry_make(struct kvd_engine *engine, const 
 
 	if (!entry)
 		return NULL;
-	KVD_PREFIX_WRITE(&entry->key, name->key);
-	KVD_PREFIX_WRITE(&entry->place, name->place);
+	kvd_put(&entry->key, name->key);
+	kvd_put(&entry->place, name->place);
 	for (uint32_t i = 0; i < KVD_PREFIX_WORDS_MAX; i++)
-		KVD_PREFIX_WRITE(&entry->hash[i], name->hash[i]);
-	KVD_PREFIX_WRITE(&entry->holder, holder);
+		kvd_put(&entry->hash[i], name->hash[i]);
+	kvd_put(&entry->holder, holder);
 	if (kvd_prefix_hash_insert(engine, entry))
 		return entry;
 	kvd_prefix_entry_give(engine, entry);
@@ -118,19 +121,18 @@ uint32_t kvd_op_prefix_insert(struct kvd_engine *engine, struct kvd_call *call)
 	if (status)
 		return status;
 	seed_make(&engine->head->prefix.seed);
-	stage_begin(engine);
+	begin(call);
 	for (uint32_t i = 0; i < chain.count; i++) {
 		kvd_prefix_name_of(&chain, i, &name);
 		if (!insert_block(engine, session, &name, &made))
 			goto undo;
 	}
-	stage_done(engine, made);
+	happen(call, made);
 	entry = kvd_prefix_unit(engine, session->prefix_head);
 	for (uint32_t i = 0; entry && i < made; i++) {
-		KVD_PREFIX_WRITE(&entry->holder, kvd_prefix_handle(entry->holder));
+		kvd_put(&entry->holder, kvd_prefix_handle(entry->holder));
 		entry = kvd_prefix_unit(engine, entry->next);
 	}
-	call->cpl->result0 = made;
 	return KVD_ABI_STATUS_OK;
 
 undo:
@@ -155,7 +157,7 @@ uint32_t kvd_op_prefix_remove(struct kvd_engine *engine, struct kvd_call *call)
 		return status;
 	if (only && !kvd_session_find(engine, only))
 		return KVD_ABI_STATUS_NO_SESSION;
-	stage_begin(engine);
+	begin(call);
 	removals_step(engine);
 	for (uint32_t i = 0; i < chain.count; i++) {
 		uint64_t holder;
@@ -170,8 +172,7 @@ uint32_t kvd_op_prefix_remove(struct kvd_engine *engine, struct kvd_call *call)
 		kvd_prefix_hold(&spot, holder | KVD_PREFIX_REMOVING);
 		entries[count++] = spot.entry;
 	}
-	stage_done(engine, count);
-	call->cpl->result0 = count;
+	happen(call, count);
 	/* Backwards: the next chain gets them in order. */
 	while (count-- > 0)
 		forget(engine, entries[count]);

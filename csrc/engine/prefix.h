@@ -7,8 +7,9 @@
  * again.
  *
  * *Entries* are the truth: one unit each, in slabs that a directory finds; an entry exists by its holder word, which is
- * written last. What a command does to many entries happens by one store of the head's stage word: entries wear a flag
- * (inserting, removing) meanwhile, and what the flag means depends on the stage.
+ * written last. What a command does to many entries happens at once: entries wear a flag (inserting, removing) meanwhile, and
+ * what the flag means depends on whether the command has happened. Recovery reads that from the intent's stage, readers from
+ * the stage word of the index's head, which follows it.
  *
  * Everything else is derived: a linear hash (bucket chains, split one by one, so that no command waits for a rehash), the
  * chain of each session's entries, free lists. Nothing of the index is given back to the heap, so that a lock-free
@@ -50,10 +51,6 @@ static_assert(KVD_SESSIONS_MAX - 1 <= KVD_ABI_PREFIX_ENTRY_HOLDER_CONTEXT_MASK, 
 static_assert(KVD_PAGES_MAX - 1 <= KVD_ABI_PREFIX_ENTRY_PLACE_POSITION_MASK >> KVD_ABI_PREFIX_ENTRY_PLACE_POSITION_SHIFT,
 	      "a position fits its field");
 
-/* What another thread may look at meanwhile. */
-#define KVD_PREFIX_READ(at) __atomic_load_n(at, __ATOMIC_ACQUIRE)
-#define KVD_PREFIX_WRITE(at, value) __atomic_store_n(at, value, __ATOMIC_RELEASE)
-
 /* The full name of a block. */
 struct kvd_prefix_name {
 	uint64_t key;
@@ -81,9 +78,7 @@ struct kvd_prefix_spot {
 /* The node or unit `unit` of the heap, or NULL where it can't be one. */
 static inline void *kvd_prefix_unit(const struct kvd_engine *engine, uint32_t unit)
 {
-	uint64_t at = (uint64_t)unit * KVD_UNIT_BYTES;
-
-	return at >= engine->head->heap_at && at < engine->head->heap_end ? engine->base + at : NULL;
+	return unit - engine->unit_first < engine->units ? engine->base + (uint64_t)unit * KVD_UNIT_BYTES : NULL;
 }
 
 static inline uint32_t *kvd_prefix_node(const struct kvd_engine *engine, uint32_t unit)
@@ -141,12 +136,12 @@ static inline uint32_t kvd_prefix_index(uint32_t mixed, uint32_t buckets)
 static inline const uint32_t *kvd_prefix_segment(const struct kvd_engine *engine, uint32_t index)
 {
 	uint32_t segment = index / KVD_PREFIX_NODE_UNITS;
-	const uint32_t *root = kvd_prefix_node(engine, KVD_PREFIX_READ(&engine->head->prefix.root));
+	const uint32_t *root = kvd_prefix_node(engine, kvd_get32(&engine->head->prefix.root));
 	const uint32_t *node;
 
 	if (!root || segment / KVD_PREFIX_NODE_WORDS >= KVD_PREFIX_NODE_WORDS)
 		return NULL;
-	node = kvd_prefix_node(engine, KVD_PREFIX_READ(&root[segment / KVD_PREFIX_NODE_WORDS]));
+	node = kvd_prefix_node(engine, kvd_get32(&root[segment / KVD_PREFIX_NODE_WORDS]));
 	return node ? node + segment % KVD_PREFIX_NODE_WORDS : NULL;
 }
 
@@ -154,7 +149,7 @@ static inline const uint32_t *kvd_prefix_segment(const struct kvd_engine *engine
 static inline struct kvd_abi_prefix_bucket *kvd_prefix_bucket(const struct kvd_engine *engine, uint32_t index)
 {
 	const uint32_t *at = kvd_prefix_segment(engine, index);
-	struct kvd_abi_prefix_bucket *segment = at ? (void *)kvd_prefix_node(engine, KVD_PREFIX_READ(at)) : NULL;
+	struct kvd_abi_prefix_bucket *segment = at ? (void *)kvd_prefix_node(engine, kvd_get32(at)) : NULL;
 
 	return segment ? segment + index % KVD_PREFIX_NODE_UNITS : NULL;
 }
@@ -178,10 +173,10 @@ static inline bool kvd_prefix_is(const struct kvd_abi_prefix_entry *entry, const
 {
 	const uint64_t *hash = chain->hashes + (uint64_t)i * chain->words;
 	uint64_t place = (chain->first + i) << KVD_ABI_PREFIX_ENTRY_PLACE_POSITION_SHIFT | chain->words;
-	uint64_t other = (KVD_PREFIX_READ(&entry->key) ^ chain->key) | (KVD_PREFIX_READ(&entry->place) ^ place);
+	uint64_t other = (kvd_get(&entry->key) ^ chain->key) | (kvd_get(&entry->place) ^ place);
 
 	for (uint32_t word = 0; word < chain->words; word++)
-		other |= KVD_PREFIX_READ(&entry->hash[word]) ^ __atomic_load_n(&hash[word], __ATOMIC_RELAXED);
+		other |= kvd_get(&entry->hash[word]) ^ __atomic_load_n(&hash[word], __ATOMIC_RELAXED);
 	return !other;
 }
 
@@ -224,21 +219,18 @@ void kvd_prefix_hold(const struct kvd_prefix_spot *spot, uint64_t holder);
  *
  * First `kvd_prefix_claim` names the nodes that the index has in truth; `claim` says false for what is no node of the
  * heap or was claimed before, and that is cut out. All other nodes are free then: the caller rebuilds the heap. Last
- * `kvd_prefix_rebuild` settles an interrupted command and makes everything derived anew. Sessions must be as they will
- * stay: what no living session holds goes.
+ * `kvd_prefix_rebuild` settles an interrupted command, which has `happened` or not, and makes everything derived anew. Sessions
+ * must be as they will stay: what no living session holds goes.
  */
 struct kvd_prefix_recovery {
-	uint64_t command;     /* stage word's command */
-	bool done;            /* it happened, with this result0: else it did not */
-	uint64_t result0;
-	uint64_t entries;     /* that are there now */
-	uint64_t lost_slabs;  /* cut out: each may have held up to 64 entries */
+	uint64_t entries;      /* that are there now */
+	uint64_t lost_slabs;   /* cut out: each may have held up to 64 entries */
 	uint64_t lost_entries; /* garbage, second entries of a block, or no memory to find them by */
 };
-typedef bool (*kvd_prefix_claim_fn)(void *context, uint64_t node, uint32_t node_class);
+typedef bool (*kvd_prefix_claim_fn)(void *context, uint32_t node, uint32_t node_class);
 void kvd_prefix_claim(struct kvd_engine *engine, kvd_prefix_claim_fn claim, void *context,
 		      struct kvd_prefix_recovery *recovery);
-void kvd_prefix_rebuild(struct kvd_engine *engine, struct kvd_prefix_recovery *recovery);
+void kvd_prefix_rebuild(struct kvd_engine *engine, bool happened, struct kvd_prefix_recovery *recovery);
 /* Are an entry's place and hash such that a command could have made them? */
 bool kvd_prefix_well_formed(const struct kvd_abi_prefix_entry *entry);
 
@@ -246,7 +238,7 @@ bool kvd_prefix_well_formed(const struct kvd_abi_prefix_entry *entry);
 struct kvd_prefix_check {
 	struct kvd_check *check;
 	const struct kvd_engine *engine;
-	uint64_t *is_entry; /* bits by unit from the heap's begin: it is in a slab */
+	uint64_t *is_entry; /* bits by unit from the heap's first: it is in a slab */
 	uint64_t *hashed;   /* it was met in a bucket */
 	uint64_t *listed;   /* it was met in a session's chain or among the free */
 	uint64_t units;

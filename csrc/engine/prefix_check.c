@@ -8,15 +8,14 @@
 
 bool kvd_prefix_check_bit(const struct kvd_prefix_check *at, uint64_t *bits, uint32_t unit, bool set)
 {
-	uint64_t bit = unit - at->engine->head->heap_at / KVD_UNIT_BYTES;
-	uint64_t mask = 1ull << (bit % WORD_BITS);
+	uint64_t bit = unit - at->engine->unit_first;
 	bool was;
 
-	if (unit < at->engine->head->heap_at / KVD_UNIT_BYTES || bit >= at->units)
+	if (bit >= at->units)
 		return false;
-	was = bits[bit / WORD_BITS] & mask;
+	was = bits[bit / WORD_BITS] >> (bit % WORD_BITS) & 1;
 	if (set)
-		bits[bit / WORD_BITS] |= mask;
+		kvd_check_mark(bits, bit);
 	return was;
 }
 
@@ -100,7 +99,7 @@ static void check_sessions(struct kvd_prefix_check *at)
 {
 	uint64_t count = 0;
 
-	for (uint64_t i = 0; i < at->engine->head->sessions_high; i++) {
+	for (uint64_t i = 0; i < at->engine->head->sessions_high && i < at->engine->layout.sessions_max; i++) {
 		const struct kvd_session *session = kvd_session_at(at->engine, i);
 
 		if (session->generation)
@@ -152,7 +151,7 @@ void kvd_prefix_check(struct kvd_check *check)
 	struct kvd_prefix_check at = {
 		.check = check,
 		.engine = check->engine,
-		.units = (head->heap_next - head->heap_at) / KVD_UNIT_BYTES,
+		.units = kvd_check_units(check->engine),
 	};
 	uint64_t words = at.units / WORD_BITS + 1;
 

@@ -3,9 +3,9 @@
 
 uint32_t kvd_prefix_node_take(struct kvd_engine *engine)
 {
-	struct kvd_link link = {0};
+	uint64_t link = 0;
 
-	return kvd_node_widen(engine, &link, KVD_FANOUT - 1) ? link.node : 0;
+	return kvd_node_widen(engine, &link, 0, KVD_FANOUT - 1) ? kvd_link_node(link) : 0;
 }
 
 /* The directory's node for one more slab, or NULL. */
@@ -21,8 +21,8 @@ static uint32_t *directory_room(struct kvd_engine *engine)
 	if (!unit)
 		return NULL;
 	node = kvd_prefix_node(engine, unit);
-	KVD_PREFIX_WRITE(&node[0], head->directory);
-	KVD_PREFIX_WRITE(&head->directory, unit);
+	kvd_put32(&node[0], head->directory);
+	kvd_put32(&head->directory, unit);
 	head->slabs = 0;
 	return node;
 }
@@ -35,7 +35,7 @@ static bool slab_new(struct kvd_engine *engine)
 
 	if (!slab)
 		return false;
-	KVD_PREFIX_WRITE(&node[1 + head->slabs], slab);
+	kvd_put32(&node[1 + head->slabs], slab);
 	head->slabs++;
 	head->fresh = slab;
 	head->fresh_end = slab + KVD_PREFIX_NODE_UNITS;
@@ -60,8 +60,8 @@ void kvd_prefix_entry_give(struct kvd_engine *engine, struct kvd_abi_prefix_entr
 {
 	struct kvd_abi_prefix_head *head = &engine->head->prefix;
 
-	KVD_PREFIX_WRITE(&entry->holder, 0);
-	KVD_PREFIX_WRITE(&entry->next, head->entry_free);
+	kvd_put(&entry->holder, 0);
+	kvd_put32(&entry->next, head->entry_free);
 	head->entry_free = kvd_prefix_unit_of(engine, entry);
 }
 
@@ -70,11 +70,11 @@ void kvd_prefix_chain_push(struct kvd_engine *engine, struct kvd_session *sessio
 	uint32_t unit = kvd_prefix_unit_of(engine, entry);
 	struct kvd_abi_prefix_entry *next = kvd_prefix_unit(engine, session->prefix_head);
 
-	KVD_PREFIX_WRITE(&entry->previous, 0);
-	KVD_PREFIX_WRITE(&entry->next, session->prefix_head);
+	kvd_put32(&entry->previous, 0);
+	kvd_put32(&entry->next, session->prefix_head);
 	if (next)
-		KVD_PREFIX_WRITE(&next->previous, unit);
-	KVD_PREFIX_WRITE(&session->prefix_head, unit);
+		kvd_put32(&next->previous, unit);
+	kvd_put32(&session->prefix_head, unit);
 }
 
 void kvd_prefix_chain_pull(struct kvd_engine *engine, struct kvd_abi_prefix_entry *entry)
@@ -84,14 +84,14 @@ void kvd_prefix_chain_pull(struct kvd_engine *engine, struct kvd_abi_prefix_entr
 	struct kvd_abi_prefix_entry *next = kvd_prefix_unit(engine, entry->next);
 
 	if (previous)
-		KVD_PREFIX_WRITE(&previous->next, entry->next);
+		kvd_put32(&previous->next, entry->next);
 	if (next)
-		KVD_PREFIX_WRITE(&next->previous, entry->previous);
+		kvd_put32(&next->previous, entry->previous);
 	/* The context may be another session's by now: it is changed only if it leads to this entry. */
-	if (!previous && number < engine->head->sessions_high) {
+	if (!previous && number < engine->layout.sessions_max) {
 		struct kvd_session *session = kvd_session_at(engine, number);
 
 		if (session->prefix_head == kvd_prefix_unit_of(engine, entry))
-			KVD_PREFIX_WRITE(&session->prefix_head, entry->next);
+			kvd_put32(&session->prefix_head, entry->next);
 	}
 }

@@ -11,12 +11,12 @@
 
 static void change_begin(struct kvd_abi_prefix_bucket *first)
 {
-	KVD_PREFIX_WRITE(&first->version, first->version + 1);
+	kvd_put32(&first->version, first->version + 1);
 }
 
 static void change_end(struct kvd_abi_prefix_bucket *first)
 {
-	KVD_PREFIX_WRITE(&first->version, first->version + 1);
+	kvd_put32(&first->version, first->version + 1);
 }
 
 static struct kvd_abi_prefix_bucket *more_of(const struct kvd_engine *engine, const struct kvd_abi_prefix_bucket *bucket)
@@ -85,12 +85,12 @@ static struct kvd_abi_prefix_bucket *bucket_take(struct kvd_engine *engine)
 			return NULL;
 		for (uint32_t i = KVD_PREFIX_NODE_UNITS; i-- > 0;) {
 			bucket = kvd_prefix_unit(engine, unit + i);
-			KVD_PREFIX_WRITE(&bucket->more, head->bucket_free);
+			kvd_put32(&bucket->more, head->bucket_free);
 			head->bucket_free = unit + i;
 		}
 	}
 	head->bucket_free = bucket->more;
-	KVD_PREFIX_WRITE(&bucket->more, 0);
+	kvd_put32(&bucket->more, 0);
 	return bucket;
 }
 
@@ -100,8 +100,8 @@ static void bucket_give(struct kvd_engine *engine, struct kvd_abi_prefix_bucket 
 	struct kvd_abi_prefix_head *head = &engine->head->prefix;
 
 	for (uint32_t i = 0; i < KVD_PREFIX_SLOTS; i++)
-		KVD_PREFIX_WRITE(&bucket->slots[i], 0);
-	KVD_PREFIX_WRITE(&bucket->more, head->bucket_free);
+		kvd_put(&bucket->slots[i], 0);
+	kvd_put32(&bucket->more, head->bucket_free);
 	head->bucket_free = kvd_prefix_unit_of(engine, bucket);
 }
 
@@ -114,7 +114,7 @@ static bool chain_append(struct kvd_engine *engine, struct kvd_abi_prefix_bucket
 	for (uint32_t length = 1;; length++) {
 		for (uint32_t i = 0; i < KVD_PREFIX_SLOTS; i++) {
 			if (!bucket->slots[i]) {
-				KVD_PREFIX_WRITE(&bucket->slots[i], word);
+				kvd_put(&bucket->slots[i], word);
 				return true;
 			}
 		}
@@ -125,7 +125,7 @@ static bool chain_append(struct kvd_engine *engine, struct kvd_abi_prefix_bucket
 			more = bucket_take(engine);
 			if (!more)
 				return false;
-			KVD_PREFIX_WRITE(&bucket->more, kvd_prefix_unit_of(engine, more));
+			kvd_put32(&bucket->more, kvd_prefix_unit_of(engine, more));
 		}
 		bucket = more;
 	}
@@ -143,13 +143,13 @@ static uint32_t chain_drain(struct kvd_engine *engine, struct kvd_abi_prefix_buc
 		for (uint32_t i = 0; i < KVD_PREFIX_SLOTS; i++) {
 			if (bucket->slots[i])
 				words[count++] = bucket->slots[i];
-			KVD_PREFIX_WRITE(&bucket->slots[i], 0);
+			kvd_put(&bucket->slots[i], 0);
 		}
 		if (bucket != first)
 			bucket_give(engine, bucket);
 		bucket = more;
 	}
-	KVD_PREFIX_WRITE(&first->more, 0);
+	kvd_put32(&first->more, 0);
 	return count;
 }
 
@@ -161,19 +161,19 @@ static bool segment_new(struct kvd_engine *engine, uint32_t index)
 	uint32_t *root, *node;
 
 	if (!head->root)
-		KVD_PREFIX_WRITE(&head->root, kvd_prefix_node_take(engine));
+		kvd_put32(&head->root, kvd_prefix_node_take(engine));
 	root = kvd_prefix_node(engine, head->root);
 	if (!root)
 		return false;
 	root += segment / KVD_PREFIX_NODE_WORDS;
 	if (!*root)
-		KVD_PREFIX_WRITE(root, kvd_prefix_node_take(engine));
+		kvd_put32(root, kvd_prefix_node_take(engine));
 	node = kvd_prefix_node(engine, *root);
 	if (!node)
 		return false;
 	node += segment % KVD_PREFIX_NODE_WORDS;
 	if (!*node)
-		KVD_PREFIX_WRITE(node, kvd_prefix_node_take(engine));
+		kvd_put32(node, kvd_prefix_node_take(engine));
 	return *node != 0;
 }
 
@@ -187,7 +187,7 @@ static void split(struct kvd_engine *engine)
 	struct kvd_abi_prefix_bucket *from, *to;
 	uint32_t count;
 
-	if (index == KVD_PREFIX_BUCKETS_MAX || (index % KVD_PREFIX_NODE_UNITS == 0 && !segment_new(engine, index)))
+	if (index >= KVD_PREFIX_BUCKETS_MAX || (index % KVD_PREFIX_NODE_UNITS == 0 && !segment_new(engine, index)))
 		return;
 	from = kvd_prefix_bucket(engine, index - bit);
 	to = kvd_prefix_bucket(engine, index);
@@ -199,7 +199,7 @@ static void split(struct kvd_engine *engine)
 	 * can know of it, and one who knows of it only later finds the old one's version changed. */
 	for (uint32_t i = 0; i < count; i++)
 		chain_append(engine, words[i] >> KVD_PREFIX_TAG_SHIFT & bit ? to : from, words[i]);
-	KVD_PREFIX_WRITE(&head->buckets, index + 1);
+	kvd_put32(&head->buckets, index + 1);
 	change_end(from);
 }
 
@@ -213,7 +213,7 @@ bool kvd_prefix_hash_insert(struct kvd_engine *engine, struct kvd_abi_prefix_ent
 	if (!head->buckets) {
 		if (!segment_new(engine, 0))
 			return false;
-		KVD_PREFIX_WRITE(&head->buckets, KVD_PREFIX_NODE_UNITS);
+		kvd_put32(&head->buckets, KVD_PREFIX_NODE_UNITS);
 	}
 	first = chain_of(engine, mixed);
 	if (!first)
@@ -245,10 +245,10 @@ void kvd_prefix_hash_remove(struct kvd_engine *engine, const struct kvd_prefix_s
 	while (slot + 1 < KVD_PREFIX_SLOTS && last->slots[slot + 1])
 		slot++;
 	change_begin(spot->first);
-	KVD_PREFIX_WRITE(&spot->bucket->slots[spot->slot], last->slots[slot]);
-	KVD_PREFIX_WRITE(&last->slots[slot], 0);
+	kvd_put(&spot->bucket->slots[spot->slot], last->slots[slot]);
+	kvd_put(&last->slots[slot], 0);
 	if (!slot && before) {
-		KVD_PREFIX_WRITE(&before->more, 0);
+		kvd_put32(&before->more, 0);
 		bucket_give(engine, last);
 	}
 	change_end(spot->first);
@@ -276,6 +276,6 @@ void kvd_prefix_hash_remove_entry(struct kvd_engine *engine, const struct kvd_ab
 void kvd_prefix_hold(const struct kvd_prefix_spot *spot, uint64_t holder)
 {
 	change_begin(spot->first);
-	KVD_PREFIX_WRITE(&spot->entry->holder, holder);
+	kvd_put(&spot->entry->holder, holder);
 	change_end(spot->first);
 }

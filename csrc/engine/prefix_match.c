@@ -66,7 +66,7 @@ static const uint32_t *generation_of(const struct kvd_engine *engine, uint64_t h
 {
 	uint64_t number = holder & KVD_ABI_PREFIX_ENTRY_HOLDER_CONTEXT_MASK;
 
-	return number < KVD_PREFIX_READ(&engine->head->sessions_high) ? &kvd_session_at(engine, number)->generation : NULL;
+	return number < engine->layout.sessions_max ? &kvd_session_at(engine, number)->generation : NULL;
 }
 
 /* A generation is never used twice, so a session that lives now and later lived in between. */
@@ -74,7 +74,7 @@ static bool lives(const struct kvd_engine *engine, uint64_t holder)
 {
 	const uint32_t *generation = generation_of(engine, holder);
 
-	return generation && KVD_PREFIX_READ(generation) == holder >> KVD_ABI_PREFIX_ENTRY_HOLDER_GENERATION_SHIFT;
+	return generation && kvd_get32(generation) == holder >> KVD_ABI_PREFIX_ENTRY_HOLDER_GENERATION_SHIFT;
 }
 
 /* The chain's first bucket, and its version before anything in it is read. */
@@ -82,18 +82,18 @@ static enum outcome enter(const struct kvd_engine *engine, struct look *look)
 {
 	const struct kvd_abi_prefix_head *head = &engine->head->prefix;
 
-	look->version = KVD_PREFIX_READ(&look->first->version);
+	look->version = kvd_get32(&look->first->version);
 	/* Who sees the version after a split sees the number of chains after it too. */
-	if (look->version % 2 || kvd_prefix_index(look->mixed, KVD_PREFIX_READ(&head->buckets)) != look->index)
+	if (look->version % 2 || kvd_prefix_index(look->mixed, kvd_get32(&head->buckets)) != look->index)
 		return CHANGED;
 	for (uint32_t i = 0; i < KVD_PREFIX_SLOTS; i++) {
-		uint64_t word = KVD_PREFIX_READ(&look->first->slots[i]);
+		uint64_t word = kvd_get(&look->first->slots[i]);
 
 		if (word >> KVD_PREFIX_TAG_SHIFT == look->mixed)
 			__builtin_prefetch(engine->base + (uint64_t)(uint32_t)word * KVD_UNIT_BYTES);
 	}
-	if (KVD_PREFIX_READ(&look->first->more))
-		__builtin_prefetch(engine->base + (uint64_t)KVD_PREFIX_READ(&look->first->more) * KVD_UNIT_BYTES);
+	if (kvd_get32(&look->first->more))
+		__builtin_prefetch(engine->base + (uint64_t)kvd_get32(&look->first->more) * KVD_UNIT_BYTES);
 	return MATCHED;
 }
 
@@ -108,7 +108,7 @@ static enum outcome resolve(const struct match *match, struct look *look, uint32
 		uint32_t more;
 
 		for (uint32_t i = 0; i < KVD_PREFIX_SLOTS; i++) {
-			uint64_t word = KVD_PREFIX_READ(&bucket->slots[i]);
+			uint64_t word = kvd_get(&bucket->slots[i]);
 			const struct kvd_abi_prefix_entry *entry;
 
 			if (!word)
@@ -120,11 +120,11 @@ static enum outcome resolve(const struct match *match, struct look *look, uint32
 				return BROKEN;
 			if (!kvd_prefix_is(entry, &match->chain, block))
 				continue;
-			look->holder = KVD_PREFIX_READ(&entry->holder);
+			look->holder = kvd_get(&entry->holder);
 			look->unit = (uint32_t)word;
 			return MATCHED;
 		}
-		more = KVD_PREFIX_READ(&bucket->more);
+		more = kvd_get32(&bucket->more);
 		if (!more)
 			return MATCHED;
 		bucket = kvd_prefix_unit(engine, more);
@@ -139,7 +139,7 @@ static enum outcome fetch(struct match *match, uint32_t base, uint32_t count)
 {
 	const struct kvd_engine *engine = match->engine;
 	const struct kvd_abi_prefix_head *head = &engine->head->prefix;
-	uint32_t buckets = KVD_PREFIX_READ(&head->buckets);
+	uint32_t buckets = kvd_get32(&head->buckets);
 	enum outcome outcome = MATCHED;
 
 	for (uint32_t i = 0; i < count; i++) {
@@ -156,7 +156,7 @@ static enum outcome fetch(struct match *match, uint32_t base, uint32_t count)
 	}
 	for (uint32_t i = 0; i < count; i++) {
 		struct look *look = &match->looks[i];
-		const struct kvd_abi_prefix_bucket *segment = (const void *)kvd_prefix_node(engine, KVD_PREFIX_READ(look->segment));
+		const struct kvd_abi_prefix_bucket *segment = (const void *)kvd_prefix_node(engine, kvd_get32(look->segment));
 
 		if (!segment)
 			return BROKEN;
@@ -208,7 +208,7 @@ static uint32_t guess(struct match *match)
 		if (!entry || unit / KVD_PREFIX_NODE_UNITS != match->unit / KVD_PREFIX_NODE_UNITS)
 			break;
 		__builtin_prefetch(engine->base + (uint64_t)(unit + AHEAD * match->step) * KVD_UNIT_BYTES);
-		word = KVD_PREFIX_READ(&entry->holder);
+		word = kvd_get(&entry->holder);
 		holder = kvd_prefix_handle(word);
 		if (!kvd_prefix_visible(word, match->stage) || !kvd_prefix_is(entry, &match->chain, match->found))
 			break;
@@ -233,14 +233,14 @@ static bool valid(const struct match *match)
 	for (uint32_t i = 0; i < match->seen_count; i++) {
 		const struct seen *seen = &match->seen[i];
 
-		if (seen->first && KVD_PREFIX_READ(&seen->first->version) != seen->version)
+		if (seen->first && kvd_get32(&seen->first->version) != seen->version)
 			return false;
 		if (seen->holder && !lives(match->engine, seen->holder))
 			return false;
 	}
-	if (match->guessing && KVD_PREFIX_READ(&head->removals) != match->removals)
+	if (match->guessing && kvd_get(&head->removals) != match->removals)
 		return false;
-	return !match->flagged || KVD_PREFIX_READ(&head->stage) == match->stage;
+	return !match->flagged || kvd_get(&head->stage) == match->stage;
 }
 
 static enum outcome attempt(struct match *match, bool may_guess)
@@ -249,14 +249,14 @@ static enum outcome attempt(struct match *match, bool may_guess)
 	uint32_t count = match->chain.count;
 	uint32_t size = BATCH_FIRST;
 
-	match->stage = KVD_PREFIX_READ(&head->stage);
-	match->removals = KVD_PREFIX_READ(&head->removals);
+	match->stage = kvd_get(&head->stage);
+	match->removals = kvd_get(&head->removals);
 	match->guessing = may_guess && match->removals % 2 == 0;
 	match->flagged = false;
 	match->seen_count = 0;
 	match->found = 0;
 	match->unit = 0;
-	if (!KVD_PREFIX_READ(&head->buckets))
+	if (!kvd_get32(&head->buckets))
 		return MATCHED;
 	while (match->found < count) {
 		uint32_t part = count - match->found < size ? count - match->found : size;

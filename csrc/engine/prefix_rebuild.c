@@ -13,14 +13,14 @@ void kvd_prefix_claim(struct kvd_engine *engine, kvd_prefix_claim_fn claim, void
 
 		/* A circle ends here too: its first node was claimed before. */
 		if (!node || !claim(context, *from, KVD_NODE_CLASSES - 1)) {
-			KVD_PREFIX_WRITE(from, 0);
+			kvd_put32(from, 0);
 			recovery->lost_slabs += KVD_PREFIX_NODE_WORDS - 1;
 			return;
 		}
 		for (uint32_t i = 1; i < KVD_PREFIX_NODE_WORDS; i++) {
 			if (node[i] && (!kvd_prefix_node(engine, node[i]) ||
 					!claim(context, node[i], KVD_NODE_CLASSES - 1))) {
-				KVD_PREFIX_WRITE(&node[i], 0);
+				kvd_put32(&node[i], 0);
 				recovery->lost_slabs++;
 			}
 		}
@@ -45,18 +45,17 @@ bool kvd_prefix_well_formed(const struct kvd_abi_prefix_entry *entry)
 /* Keep an entry if it is in order, and give it its place in what is derived. */
 static bool keep(struct kvd_engine *engine, struct kvd_abi_prefix_entry *entry, struct kvd_prefix_recovery *recovery)
 {
-	uint64_t stage = engine->head->prefix.stage;
 	uint64_t holder = kvd_prefix_handle(entry->holder);
 	struct kvd_session *session = kvd_session_find(engine, holder);
 	struct kvd_prefix_name name = {.key = entry->key, .place = entry->place};
 	struct kvd_prefix_spot spot;
 
-	if (!kvd_prefix_visible(entry->holder, stage))
+	if (!kvd_prefix_visible(entry->holder, engine->head->prefix.stage))
 		return false;
 	if (!session) {
 		/* A holder that went is no loss; a word that can be no handle is. */
 		recovery->lost_entries += !(holder >> KVD_ABI_PREFIX_ENTRY_HOLDER_GENERATION_SHIFT) ||
-					  (uint32_t)holder >= engine->head->sessions_max;
+					  (uint32_t)holder >= engine->layout.sessions_max;
 		return false;
 	}
 	for (uint32_t i = 0; i < KVD_PREFIX_WORDS_MAX; i++)
@@ -67,7 +66,7 @@ static bool keep(struct kvd_engine *engine, struct kvd_abi_prefix_entry *entry, 
 		return false;
 	}
 	if (entry->holder != holder)
-		KVD_PREFIX_WRITE(&entry->holder, holder);
+		kvd_put(&entry->holder, holder);
 	kvd_prefix_chain_push(engine, session, entry);
 	return true;
 }
@@ -84,19 +83,15 @@ static void rebuild_slab(struct kvd_engine *engine, uint32_t slab, struct kvd_pr
 	}
 }
 
-void kvd_prefix_rebuild(struct kvd_engine *engine, struct kvd_prefix_recovery *recovery)
+void kvd_prefix_rebuild(struct kvd_engine *engine, bool happened, struct kvd_prefix_recovery *recovery)
 {
 	struct kvd_abi_prefix_head *head = &engine->head->prefix;
 	uint32_t *node;
 
-	recovery->command = head->stage >> KVD_ABI_PREFIX_HEAD_STAGE_COMMAND_SHIFT;
-	recovery->done = head->stage & KVD_PREFIX_STAGE_DONE;
-	recovery->result0 = head->result0;
 	recovery->entries = 0;
 	/* What the index knows of its memory apart from the directory, which `kvd_prefix_claim` has gone through. */
 	*head = (struct kvd_abi_prefix_head){
-		.stage = head->stage,
-		.result0 = head->result0,
+		.stage = (head->stage & ~KVD_PREFIX_STAGE_DONE) | (happened ? KVD_PREFIX_STAGE_DONE : 0),
 		.seed = head->seed,
 		.directory = head->directory,
 	};

@@ -167,7 +167,9 @@ PTE_BLOCKS_MASK: Final = 0xFF80
 PTE_GENERATION_SHIFT: Final = 0x10
 PTE_GENERATION_MASK: Final = 0xFF0000
 PTE_FRAME_SHIFT: Final = 0x18
-PTE_FRAME_MASK: Final = 0xFFFFFFFFFF000000
+PTE_FRAME_MASK: Final = 0x7FFFFFFFFF000000
+PTE_SHARED_SHIFT: Final = 0x3F
+PTE_SHARED_MASK: Final = 0x8000000000000000
 LINK_NODE_SHIFT: Final = 0x0
 LINK_NODE_MASK: Final = 0xFFFFFFFF
 LINK_USED_SHIFT: Final = 0x20
@@ -409,12 +411,12 @@ PREFIX_BUCKET_OFFSETS: Final[dict[str, int]] = {
     "more": 4,
     "slots": 8,
 }
-PREFIX_HEAD: Final = struct.Struct("<QQQQIIIIIIIIQ")
+PREFIX_HEAD: Final = struct.Struct("<QQQQIIIIIIII")
 PREFIX_HEAD_OFFSETS: Final[dict[str, int]] = {
     "stage": 0,
-    "result0": 8,
-    "seed": 16,
-    "entries": 24,
+    "seed": 8,
+    "entries": 16,
+    "removals": 24,
     "directory": 32,
     "slabs": 36,
     "entry_free": 40,
@@ -423,7 +425,6 @@ PREFIX_HEAD_OFFSETS: Final[dict[str, int]] = {
     "bucket_free": 52,
     "root": 56,
     "buckets": 60,
-    "removals": 64,
 }
 CAPABILITY: Final = struct.Struct("<II")
 CAPABILITY_OFFSETS: Final[dict[str, int]] = {
@@ -503,7 +504,7 @@ INTENT_OFFSETS: Final[dict[str, int]] = {
     "cpl": 320,
 }
 TABLE_HEAD: Final = struct.Struct(
-    "<QIIQQQQQQQQQQQQIIQQIIQ8IQQQQQQQQIIIIIIIIQ12QQIIQ8Q8QQ2Q2QQ7QIHHQHHIQQQQQIHHQQIIQQQ7QQQQQQQQQQ7QQQQQQQQQQ7QQQQQQQQQQ7QQQQQQQQQQ7QQQQQQQ"
+    "<QIIQQQQQQQQQQQQIIQQIIQ8IQQQQQQQQIIIIIIII13QQIIQ8Q8QQ2Q2QQ7QIHHQHHIQQQQQIHHQQIIQQQ7QQQQQQQQQQ7QQQQQQQQQQ7QQQQQQQQQQ7QQQQQQQQQQ7QQQQQQQ"
 )
 TABLE_HEAD_OFFSETS: Final[dict[str, int]] = {
     "magic": 0,
@@ -534,7 +535,7 @@ TABLE_HEAD_OFFSETS: Final[dict[str, int]] = {
     "refused": 200,
     "refused_transitions": 208,
     "prefix": 216,
-    "reserved2": 288,
+    "reserved2": 280,
     "intent": 384,
     "tiers": 736,
 }

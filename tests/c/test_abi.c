@@ -256,15 +256,15 @@ static void test_prefix_bucket(void **state)
 static void test_prefix_head(void **state)
 {
 	(void)state;
-	assert_int_equal(sizeof(struct kvd_abi_prefix_head), 72);
+	assert_int_equal(sizeof(struct kvd_abi_prefix_head), 64);
 	assert_int_equal(offsetof(struct kvd_abi_prefix_head, stage), 0);
 	assert_int_equal(sizeof(((struct kvd_abi_prefix_head *)0)->stage), 8);
-	assert_int_equal(offsetof(struct kvd_abi_prefix_head, result0), 8);
-	assert_int_equal(sizeof(((struct kvd_abi_prefix_head *)0)->result0), 8);
-	assert_int_equal(offsetof(struct kvd_abi_prefix_head, seed), 16);
+	assert_int_equal(offsetof(struct kvd_abi_prefix_head, seed), 8);
 	assert_int_equal(sizeof(((struct kvd_abi_prefix_head *)0)->seed), 8);
-	assert_int_equal(offsetof(struct kvd_abi_prefix_head, entries), 24);
+	assert_int_equal(offsetof(struct kvd_abi_prefix_head, entries), 16);
 	assert_int_equal(sizeof(((struct kvd_abi_prefix_head *)0)->entries), 8);
+	assert_int_equal(offsetof(struct kvd_abi_prefix_head, removals), 24);
+	assert_int_equal(sizeof(((struct kvd_abi_prefix_head *)0)->removals), 8);
 	assert_int_equal(offsetof(struct kvd_abi_prefix_head, directory), 32);
 	assert_int_equal(sizeof(((struct kvd_abi_prefix_head *)0)->directory), 4);
 	assert_int_equal(offsetof(struct kvd_abi_prefix_head, slabs), 36);
@@ -281,8 +281,6 @@ static void test_prefix_head(void **state)
 	assert_int_equal(sizeof(((struct kvd_abi_prefix_head *)0)->root), 4);
 	assert_int_equal(offsetof(struct kvd_abi_prefix_head, buckets), 60);
 	assert_int_equal(sizeof(((struct kvd_abi_prefix_head *)0)->buckets), 4);
-	assert_int_equal(offsetof(struct kvd_abi_prefix_head, removals), 64);
-	assert_int_equal(sizeof(((struct kvd_abi_prefix_head *)0)->removals), 8);
 }
 
 static void test_capability(void **state)
@@ -498,9 +496,9 @@ static void test_table_head(void **state)
 	assert_int_equal(offsetof(struct kvd_abi_table_head, refused_transitions), 208);
 	assert_int_equal(sizeof(((struct kvd_abi_table_head *)0)->refused_transitions), 8);
 	assert_int_equal(offsetof(struct kvd_abi_table_head, prefix), 216);
-	assert_int_equal(sizeof(((struct kvd_abi_table_head *)0)->prefix), 72);
-	assert_int_equal(offsetof(struct kvd_abi_table_head, reserved2), 288);
-	assert_int_equal(sizeof(((struct kvd_abi_table_head *)0)->reserved2), 96);
+	assert_int_equal(sizeof(((struct kvd_abi_table_head *)0)->prefix), 64);
+	assert_int_equal(offsetof(struct kvd_abi_table_head, reserved2), 280);
+	assert_int_equal(sizeof(((struct kvd_abi_table_head *)0)->reserved2), 104);
 	assert_int_equal(offsetof(struct kvd_abi_table_head, intent), 384);
 	assert_int_equal(sizeof(((struct kvd_abi_table_head *)0)->intent), 352);
 	assert_int_equal(offsetof(struct kvd_abi_table_head, tiers), 736);

@@ -122,7 +122,7 @@ static void test_broken_head(void **state)
 	BREAK(at, at.head->slabs, 1, "is not counted");
 	BREAK(at, at.head->entry_free, 0, "are not held");
 	BREAK(at, at.head->entry_free, kvd_prefix_unit_of(at.engine, at.entry), "is free wrongly");
-	BREAK(at, at.head->entry_free, at.session->slots[0].node, "is free wrongly");
+	BREAK(at, at.head->entry_free, kvd_link_node(at.session->slots[0]), "is free wrongly");
 	BREAK(at, at.head->entry_free, UINT32_MAX, "is free wrongly");
 	BREAK(at, at.head->fresh, at.head->fresh + 1, "are free");
 	BREAK(at, at.head->fresh, at.head->fresh - 1, "fresh wrongly");

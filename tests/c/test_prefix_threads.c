@@ -52,11 +52,11 @@ static struct blocks subject(const struct stage *stage, enum subject which, uint
 
 static struct prefix_reply match_beside(kvd_engine *engine, const struct blocks *blocks)
 {
-	struct kvd_abi_cpl cpl = {0};
-	struct kvd_call call = {.engine = engine, .cmd = prefix_cmd(KVD_ABI_OP_PREFIX_MATCH, 0, blocks), .cpl = &cpl};
-	uint32_t status = kvd_op_prefix_match(engine, &call);
+	struct kvd_abi_cmd cmd = prefix_cmd(KVD_ABI_OP_PREFIX_MATCH, 0, blocks);
+	struct kvd_abi_cpl cpl;
 
-	return (struct prefix_reply){status, cpl.result0, cpl.result1};
+	kvd_engine_read(engine, &cmd, &cpl);
+	return (struct prefix_reply){cpl.status, cpl.result0, cpl.result1};
 }
 
 /* Could this session be what holds the last block of `length`? */
