@@ -9,10 +9,10 @@
 
 #include "test_prefix.h"
 
-#define CHAINS 5u
+#define CHAINS 8u
 #define BLOCKS 14u
 #define SESSIONS 3u
-#define COMMANDS 60u
+#define COMMANDS 40u
 #define DEATHS_MAX (1u << 20)
 #define SECOND_DEATH_EVERY 61u
 #define DEPTH_MAX 2u
@@ -131,18 +131,18 @@ static struct kvd_abi_cpl execute(struct kvd_abi_cmd cmd)
 
 static void step(uint64_t *refused)
 {
-	uint32_t kind = draw(10);
+	uint32_t kind = draw(12);
 	uint32_t number = draw(SESSIONS);
 	uint32_t first = draw(3) ? 0 : draw(BLOCKS);
 	struct blocks blocks = blocks_of(draw(CHAINS), first, 1 + draw(BLOCKS - first));
 	struct kvd_abi_cpl cpl;
 
-	if (kind < 6) {
+	if (kind < 8) {
 		cpl = execute(prefix_cmd(KVD_ABI_OP_PREFIX_INSERT, test.session[number], &blocks));
 		*refused += cpl.status == KVD_ABI_STATUS_NO_TABLE;
 		return;
 	}
-	if (kind < 9) {
+	if (kind < 11) {
 		cpl = execute(prefix_cmd(KVD_ABI_OP_PREFIX_REMOVE, draw(2) ? test.session[number] : 0, &blocks));
 		assert_int_equal(cpl.status, KVD_ABI_STATUS_OK);
 		return;
