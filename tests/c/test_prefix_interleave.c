@@ -1,8 +1,8 @@
 /*
- * A reader and the writer in every order, and no two at once: the writer's commands are executed at each place where the reader
- * is about to look (kvd_prefix_looks), a reader runs after each store of a command (kvd_engine_stored), and a command stops
- * after some of its stores until a reader that began before it has ended. What a reader says must have been true at some
- * moment while it read, or be BUSY.
+ * A reader and the writer in every order, and no two at once: the writer's commands are executed at each place where
+ * the reader is about to look (kvd_prefix_looks), a reader runs after each store of a command (kvd_engine_stored), and
+ * a command stops after some of its stores until a reader that began before it has ended. What a reader says must have
+ * been true at some moment while it read, or be BUSY.
  */
 #include <pthread.h>
 #include <semaphore.h>
@@ -235,8 +235,8 @@ static uint32_t read_with(const struct scene *scene, uint32_t first, uint32_t se
 	reply = ask(scene->asked);
 	test.armed = false;
 	if (reply.status != KVD_ABI_STATUS_BUSY && (reply.status || !is_true(reply)))
-		fail_msg("scene %td, acts at %u and %u: %lu blocks of %lx were never true", scene - scenes, first, second,
-			 reply.result0, reply.result1);
+		fail_msg("scene %td, acts at %u and %u: %lu blocks of %lx were never true", scene - scenes, first,
+			 second, reply.result0, reply.result1);
 	engine_end(test.engine);
 	return test.looks;
 }
@@ -299,7 +299,8 @@ static void *write_in_turn(void *context)
 	return NULL;
 }
 
-/* A reader that gives way at `look` to a writer that stops after `store`; returns the writer's stores until it was done. */
+/* A reader that gives way at `look` to a writer that stops after `store`; returns the writer's stores until it was
+ * done. */
 static uint32_t read_across(const struct scene *scene, struct prefix_reply after, uint32_t look, uint32_t store)
 {
 	struct prefix_reply reply;
@@ -318,8 +319,8 @@ static uint32_t read_across(const struct scene *scene, struct prefix_reply after
 		hand_over();
 	assert_int_equal(pthread_join(writer, NULL), 0);
 	if (reply.status != KVD_ABI_STATUS_BUSY && (reply.status || (!is_true(reply) && !is_shorter(reply))))
-		fail_msg("scene %td, from look %u to store %u: %lu blocks of %lx were never true", scene - scenes, look, store,
-			 reply.result0, reply.result1);
+		fail_msg("scene %td, from look %u to store %u: %lu blocks of %lx were never true", scene - scenes,
+			 look, store, reply.result0, reply.result1);
 	engine_end(test.engine);
 	return test.stores;
 }
