@@ -17,6 +17,8 @@
 #define FILLERS 400u
 #define LOOK_STEP 3u /* of the places that are tried; neither divides what repeats */
 #define STORE_STEP 7u
+#define COARSE_LOOK_STEP 11u /* where a third number is tried too */
+#define COARSE_STORE_STEP 13u
 
 enum chain { CHAIN_A, CHAIN_B, CHAIN_TORN, CHAIN_COUNT };
 
@@ -299,9 +301,12 @@ static void *write_in_turn(void *context)
 	return NULL;
 }
 
-/* A reader that gives way at `look` to a writer that stops after `store`; returns the writer's stores until it was
- * done. */
-static uint32_t read_across(const struct scene *scene, struct prefix_reply after, uint32_t look, uint32_t store)
+/*
+ * A reader that begins after `early` stores of the writer's, and gives way at `look` until it has made `store` of them; returns
+ * all its stores.
+ */
+static uint32_t read_across(const struct scene *scene, struct prefix_reply after, uint32_t early, uint32_t look,
+			    uint32_t store)
 {
 	struct prefix_reply reply;
 	pthread_t writer;
@@ -310,17 +315,20 @@ static uint32_t read_across(const struct scene *scene, struct prefix_reply after
 	test.true_answers[test.true_count++] = after;
 	test.writer_done = false;
 	test.stores = 0;
-	test.hand_over_store = store;
+	test.hand_over_store = early;
 	assert_int_equal(pthread_create(&writer, NULL, write_in_turn, NULL), 0);
-	test.hand_over_look = look;
+	if (early)
+		hand_over();
+	test.hand_over_store = store;
+	test.hand_over_look = test.writer_done ? 0 : look;
 	reply = ask(scene->asked);
 	test.hand_over_look = 0;
 	while (!test.writer_done)
 		hand_over();
 	assert_int_equal(pthread_join(writer, NULL), 0);
 	if (reply.status != KVD_ABI_STATUS_BUSY && (reply.status || (!is_true(reply) && !is_shorter(reply))))
-		fail_msg("scene %td, from look %u to store %u: %lu blocks of %lx were never true", scene - scenes,
-			 look, store, reply.result0, reply.result1);
+		fail_msg("scene %td, from store %u, at look %u to store %u: %lu blocks of %lx were never true",
+			 scene - scenes, early, look, store, reply.result0, reply.result1);
 	engine_end(test.engine);
 	return test.stores;
 }
@@ -342,11 +350,17 @@ static void test_reader_across_a_part_of_a_command(void **state)
 		after = ask(scenes[i].asked);
 		engine_end(test.engine);
 		looks = read_with(&scenes[i], 0, 0);
-		stores = read_across(&scenes[i], after, 1, 0);
+		stores = read_across(&scenes[i], after, 0, 1, 0);
 		assert_true(stores > 0);
 		for (uint32_t look = 1; look <= looks; look += LOOK_STEP) {
 			for (uint32_t store = 1 + look % STORE_STEP; store < stores; store += STORE_STEP)
-				read_across(&scenes[i], after, look, store);
+				read_across(&scenes[i], after, 0, look, store);
+		}
+		for (uint32_t look = 1; look <= looks; look += COARSE_LOOK_STEP) {
+			for (uint32_t early = 1; early < stores; early += COARSE_STORE_STEP) {
+				for (uint32_t store = early + 1; store < stores; store += COARSE_STORE_STEP)
+					read_across(&scenes[i], after, early, look, store);
+			}
 		}
 	}
 	sem_destroy(&test.writer_turn);
