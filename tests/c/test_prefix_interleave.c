@@ -17,8 +17,9 @@
 #define FILLERS 400u
 #define LOOK_STEP 3u /* of the places that are tried; neither divides what repeats */
 #define STORE_STEP 7u
-#define COARSE_LOOK_STEP 11u /* where a third number is tried too */
+#define COARSE_LOOK_STEP 5u /* where a third number is tried too */
 #define COARSE_STORE_STEP 13u
+#define BEGIN_STORES 12u /* of a command, where what it announces is each of importance */
 
 enum chain { CHAIN_A, CHAIN_B, CHAIN_TORN, CHAIN_COUNT };
 
@@ -357,7 +358,8 @@ static void test_reader_across_a_part_of_a_command(void **state)
 				read_across(&scenes[i], after, 0, look, store);
 		}
 		for (uint32_t look = 1; look <= looks; look += COARSE_LOOK_STEP) {
-			for (uint32_t early = 1; early < stores; early += COARSE_STORE_STEP) {
+			for (uint32_t early = 1; early < stores;
+			     early += early < BEGIN_STORES ? 1 : COARSE_STORE_STEP) {
 				for (uint32_t store = early + 1; store < stores; store += COARSE_STORE_STEP)
 					read_across(&scenes[i], after, early, look, store);
 			}
