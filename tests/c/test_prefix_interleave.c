@@ -59,6 +59,9 @@ static const struct scene scenes[] = {
 	{{{KVD_ABI_OP_PREFIX_INSERT, 0, CHAIN_A, 0, BLOCKS}, {KVD_ABI_OP_PREFIX_REMOVE, NOBODY, CHAIN_A, 2, 12}},
 	 {{KVD_ABI_OP_PREFIX_INSERT, 1, CHAIN_A, 2, 12}},
 	 CHAIN_A},
+	{{{KVD_ABI_OP_PREFIX_INSERT, 0, CHAIN_A, 0, BLOCKS}, {KVD_ABI_OP_PREFIX_REMOVE, NOBODY, CHAIN_A, 2, 12}},
+	 {{KVD_ABI_OP_PREFIX_INSERT, 1, CHAIN_B, 2, 12}},
+	 CHAIN_A},
 	/* Nothing, and whole. */
 	{{{0}}, {{KVD_ABI_OP_PREFIX_INSERT, 1, CHAIN_A, 0, BLOCKS}}, CHAIN_A},
 	/* The end is there, the beginning comes and goes. */
