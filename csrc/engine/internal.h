@@ -11,7 +11,8 @@ struct kvd_call {
 	struct kvd_abi_cpl *cpl;
 	struct kvd_session *session;
 	uint32_t tier;
-	bool changing; /* the session's version is odd */
+	uint32_t words; /* of the intent */
+	bool changing;  /* the session's version is odd */
 };
 
 /* What a command refers to. */
