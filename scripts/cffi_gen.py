@@ -1,9 +1,10 @@
 """Write the C source of one cffi extension from the header that declares its interface.
 
-Usage: cffi_gen.py HEADER PACKAGE/MODULE INCLUDE OUTPUT
+Usage: cffi_gen.py PACKAGE/MODULE INCLUDE OUTPUT HEADER...
 
 The declarations are the text between the lines ``/* cffi: begin */`` and
-``/* cffi: end */`` of HEADER, so that no declaration is written twice.
+``/* cffi: end */`` of the headers, so that no declaration is written twice.
+INCLUDE is the one that the source includes.
 """
 
 import sys
@@ -29,10 +30,11 @@ def declarations(header: Path) -> str:
     return "\n".join(parts)
 
 
-def main(header: str, module: str, include: str, output: str) -> None:
+def main(module: str, include: str, output: str, *headers: str) -> None:
     """Generate OUTPUT."""
     ffi = FFI()
-    ffi.cdef(declarations(Path(header)))
+    for header in headers:
+        ffi.cdef(declarations(Path(header)))
     ffi.set_source(module.replace("/", "."), f'#include "{include}"\n')
     ffi.emit_c_code(output)
 

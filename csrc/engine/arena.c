@@ -47,7 +47,7 @@ static int layout(struct kvd_head *head, const struct kvd_engine_config *config)
 	at += config->sessions_max * sizeof(struct kvd_session);
 	head->hash_at = at;
 	at += round_up(buckets * sizeof(uint32_t), KVD_UNIT_BYTES);
-	for (uint32_t i = KVD_TIER_DDR; i < KVD_TIER_COUNT; i++) {
+	for (uint32_t i = KVD_ABI_TIER_DDR; i < KVD_ABI_TIER_COUNT; i++) {
 		struct kvd_tier *tier = &head->tiers[i];
 
 		tier->capacity_blocks = config->capacity_blocks[i];
@@ -65,7 +65,7 @@ static int layout(struct kvd_head *head, const struct kvd_engine_config *config)
 static void format(struct kvd_engine *engine, const struct kvd_head *head)
 {
 	*engine->head = *head;
-	for (uint32_t i = KVD_TIER_DDR; i < KVD_TIER_COUNT; i++) {
+	for (uint32_t i = KVD_ABI_TIER_DDR; i < KVD_ABI_TIER_COUNT; i++) {
 		if (head->tiers[i].total_frames)
 			kvd_frames_init(engine, &engine->head->tiers[i]);
 	}
@@ -136,7 +136,7 @@ int kvd_arena_reset(struct kvd_engine *engine)
 	memset(head.free_nodes, 0, sizeof(head.free_nodes));
 	head.table_bytes = 0;
 	head.mapped_pages = 0;
-	for (uint32_t i = KVD_TIER_DDR; i < KVD_TIER_COUNT; i++) {
+	for (uint32_t i = KVD_ABI_TIER_DDR; i < KVD_ABI_TIER_COUNT; i++) {
 		struct kvd_tier *tier = &head.tiers[i];
 
 		tier->used_blocks = 0;

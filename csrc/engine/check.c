@@ -38,11 +38,11 @@ static void check_session(struct kvd_check *check, const struct kvd_session *ses
 {
 	uint64_t handle = kvd_session_handle(check->engine, session);
 
-	for (uint32_t i = 0; i < KVD_TIER_COUNT - 1; i++)
+	for (uint32_t i = 0; i < KVD_ABI_TIER_COUNT - 1; i++)
 		check->session[i] = (struct kvd_books){0};
 	if (!kvd_check_slots(check, session, handle))
 		return;
-	for (uint32_t i = 0; i < KVD_TIER_COUNT - 1; i++) {
+	for (uint32_t i = 0; i < KVD_ABI_TIER_COUNT - 1; i++) {
 		const struct kvd_books *told = &session->books[i];
 		const struct kvd_books *found = &check->session[i];
 
@@ -153,7 +153,7 @@ static void check_all(struct kvd_check *check)
 	expect(check, "sessions", head->sessions_live, live);
 	check_free_sessions(check);
 	check_hash(check);
-	for (uint32_t tier = KVD_TIER_DDR; tier < KVD_TIER_COUNT; tier++) {
+	for (uint32_t tier = KVD_ABI_TIER_DDR; tier < KVD_ABI_TIER_COUNT; tier++) {
 		if (head->tiers[tier].total_frames)
 			check_tier(check, tier);
 		pages += check->tiers[tier - 1].pages;
@@ -179,7 +179,7 @@ uint64_t kvd_engine_check(const kvd_engine *engine, char *text, size_t text_byte
 	/* Only what was ever used has to be remembered; a PTE or link beyond that is a fault by itself. */
 	check.units = bits_new((head->heap_next - head->heap_at) / KVD_UNIT_BYTES);
 	ready = check.units != NULL;
-	for (uint32_t i = KVD_TIER_DDR; i < KVD_TIER_COUNT; i++) {
+	for (uint32_t i = KVD_ABI_TIER_DDR; i < KVD_ABI_TIER_COUNT; i++) {
 		check.frames[i] = bits_new(head->tiers[i].high_frame);
 		ready = ready && check.frames[i];
 	}
@@ -187,7 +187,7 @@ uint64_t kvd_engine_check(const kvd_engine *engine, char *text, size_t text_byte
 		check_all(&check);
 	else
 		kvd_check_fault(&check, "no memory to check with");
-	for (uint32_t i = KVD_TIER_DDR; i < KVD_TIER_COUNT; i++)
+	for (uint32_t i = KVD_ABI_TIER_DDR; i < KVD_ABI_TIER_COUNT; i++)
 		free(check.frames[i]);
 	free(check.units);
 	return check.faults;

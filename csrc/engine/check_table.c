@@ -39,8 +39,8 @@ static bool check_pte(struct kvd_check *check, uint64_t pte, uint64_t page)
 	const struct kvd_head *head = check->engine->head;
 	uint32_t tier = kvd_pte_tier(pte);
 
-	if (!(pte & KVD_PTE_VALID) || pte & KVD_PTE_UNUSED_MASK || page >= KVD_PAGES_MAX || !tier ||
-	    tier >= KVD_TIER_COUNT || kvd_pte_blocks(pte) > check->engine->page_blocks ||
+	if (!(pte & KVD_ABI_PTE_VALID_MASK) || pte & KVD_PTE_UNUSED_MASK || page >= KVD_PAGES_MAX || !tier ||
+	    tier >= KVD_ABI_TIER_COUNT || kvd_pte_blocks(pte) > check->engine->page_blocks ||
 	    kvd_pte_frame(pte) >= head->tiers[tier].high_frame)
 		return false;
 	if (!mark(check->frames[tier], kvd_pte_frame(pte)))

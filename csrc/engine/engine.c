@@ -5,7 +5,7 @@
 
 #include "engine/internal.h"
 
-#define OP_COUNT (KVD_OP_RESIZE + 1)
+#define OP_COUNT (KVD_ABI_OP_RESIZE + 1)
 #define BUFFER_ALIGN 8u
 
 /* What a command refers to. */
@@ -25,7 +25,7 @@ struct op {
 static uint32_t op_query_tier(struct kvd_engine *engine, struct kvd_call *call)
 {
 	const struct kvd_tier *tier = &engine->head->tiers[call->tier];
-	struct kvd_engine_tier_info info = {
+	struct kvd_abi_tier_info info = {
 		.capacity_blocks = tier->capacity_blocks,
 		.used_blocks = tier->used_blocks,
 		.reserved_blocks = tier->reserved_blocks,
@@ -35,36 +35,36 @@ static uint32_t op_query_tier(struct kvd_engine *engine, struct kvd_call *call)
 
 	if (call->cmd.buffer_bytes < sizeof(info)) {
 		call->cpl->result0 = 1;
-		return KVD_STATUS_BUFFER_SMALL;
+		return KVD_ABI_STATUS_BUFFER_SMALL;
 	}
 	memcpy((void *)call->cmd.buffer, &info, sizeof(info));
-	return KVD_STATUS_OK;
+	return KVD_ABI_STATUS_OK;
 }
 
 static uint32_t op_resize(struct kvd_engine *engine, struct kvd_call *call)
 {
 	if (call->cmd.count > KVD_BLOCKS_MAX)
-		return KVD_STATUS_BAD_ARGUMENT;
+		return KVD_ABI_STATUS_BAD_ARGUMENT;
 	engine->head->tiers[call->tier].capacity_blocks = call->cmd.count;
-	return KVD_STATUS_OK;
+	return KVD_ABI_STATUS_OK;
 }
 
 static const struct op ops[OP_COUNT] = {
-	[KVD_OP_SESSION_CREATE] = {kvd_op_session_create, 0, 0},
-	[KVD_OP_SESSION_DESTROY] = {kvd_op_session_destroy, 0, NEED_SESSION},
-	[KVD_OP_LEASE] = {kvd_op_lease, 0, NEED_SESSION},
-	[KVD_OP_RESERVE] = {kvd_op_reserve, 0, NEED_SESSION | NEED_TIER},
-	[KVD_OP_MAP] = {kvd_op_map, KVD_MAP_RESERVED, NEED_SESSION | NEED_SLOT | NEED_TIER | NEED_BUFFER},
-	[KVD_OP_UNMAP] = {kvd_op_unmap, 0, NEED_SESSION | NEED_SLOT},
-	[KVD_OP_TRANSLATE] = {kvd_op_translate, 0, NEED_SESSION | NEED_SLOT | NEED_BUFFER},
-	[KVD_OP_REMAP] = {kvd_op_remap, KVD_MAP_RESERVED | KVD_REMAP_KEEP | KVD_REMAP_TAKE,
+	[KVD_ABI_OP_SESSION_CREATE] = {kvd_op_session_create, 0, 0},
+	[KVD_ABI_OP_SESSION_DESTROY] = {kvd_op_session_destroy, 0, NEED_SESSION},
+	[KVD_ABI_OP_LEASE] = {kvd_op_lease, 0, NEED_SESSION},
+	[KVD_ABI_OP_RESERVE] = {kvd_op_reserve, 0, NEED_SESSION | NEED_TIER},
+	[KVD_ABI_OP_MAP] = {kvd_op_map, KVD_ABI_CMD_FLAGS_MAP_RESERVED_MASK, NEED_SESSION | NEED_SLOT | NEED_TIER | NEED_BUFFER},
+	[KVD_ABI_OP_UNMAP] = {kvd_op_unmap, 0, NEED_SESSION | NEED_SLOT},
+	[KVD_ABI_OP_TRANSLATE] = {kvd_op_translate, 0, NEED_SESSION | NEED_SLOT | NEED_BUFFER},
+	[KVD_ABI_OP_REMAP] = {kvd_op_remap, KVD_ABI_CMD_FLAGS_MAP_RESERVED_MASK | KVD_ABI_CMD_FLAGS_REMAP_KEEP_MASK | KVD_ABI_CMD_FLAGS_REMAP_TAKE_MASK,
 			  NEED_SESSION | NEED_SLOT | NEED_TIER},
-	[KVD_OP_QUERY_TIER] = {op_query_tier, 0, NEED_TIER | NEED_BUFFER},
-	[KVD_OP_QUERY_SESSION] = {kvd_op_query_session, 0, NEED_SESSION | NEED_BUFFER},
-	[KVD_OP_RESIZE] = {op_resize, 0, NEED_TIER},
+	[KVD_ABI_OP_QUERY_TIER] = {op_query_tier, 0, NEED_TIER | NEED_BUFFER},
+	[KVD_ABI_OP_QUERY_SESSION] = {kvd_op_query_session, 0, NEED_SESSION | NEED_BUFFER},
+	[KVD_ABI_OP_RESIZE] = {op_resize, 0, NEED_TIER},
 };
 
-static bool bad_buffer(const struct kvd_engine_cmd *cmd)
+static bool bad_buffer(const struct kvd_abi_cmd *cmd)
 {
 	return cmd->buffer % BUFFER_ALIGN || (!cmd->buffer && cmd->buffer_bytes) ||
 	       cmd->buffer_bytes > UINTPTR_MAX - cmd->buffer;
@@ -73,39 +73,39 @@ static bool bad_buffer(const struct kvd_engine_cmd *cmd)
 /* Refused in this order: the command, its arguments, its session, then what the command itself finds. */
 static uint32_t execute(struct kvd_engine *engine, struct kvd_call *call)
 {
-	const struct kvd_engine_cmd *cmd = &call->cmd;
+	const struct kvd_abi_cmd *cmd = &call->cmd;
 	const struct op *op;
 
 	if (cmd->op >= OP_COUNT || !ops[cmd->op].execute)
-		return KVD_STATUS_BAD_COMMAND;
+		return KVD_ABI_STATUS_BAD_COMMAND;
 	op = &ops[cmd->op];
 	if (cmd->flags & ~op->flags)
-		return KVD_STATUS_BAD_ARGUMENT;
+		return KVD_ABI_STATUS_BAD_ARGUMENT;
 	if (op->needs & NEED_SLOT && cmd->slot >= KVD_ENGINE_SLOTS_MAX)
-		return KVD_STATUS_BAD_ARGUMENT;
+		return KVD_ABI_STATUS_BAD_ARGUMENT;
 	if (op->needs & NEED_BUFFER && bad_buffer(cmd))
-		return KVD_STATUS_BAD_ARGUMENT;
+		return KVD_ABI_STATUS_BAD_ARGUMENT;
 	if (op->needs & NEED_TIER) {
-		if (cmd->tier >= KVD_TIER_COUNT || !engine->head->tiers[cmd->tier].total_frames)
-			return KVD_STATUS_BAD_ARGUMENT;
+		if (cmd->tier >= KVD_ABI_TIER_COUNT || !engine->head->tiers[cmd->tier].total_frames)
+			return KVD_ABI_STATUS_BAD_ARGUMENT;
 		call->tier = cmd->tier;
 	}
 	if (op->needs & NEED_SESSION) {
 		call->session = kvd_session_find(engine, cmd->session);
 		if (!call->session)
-			return KVD_STATUS_NO_SESSION;
+			return KVD_ABI_STATUS_NO_SESSION;
 	}
 	return op->execute(engine, call);
 }
 
-void kvd_engine_submit(kvd_engine *engine, const struct kvd_engine_cmd *cmd, struct kvd_engine_cpl *cpl, uint32_t count)
+void kvd_engine_submit(kvd_engine *engine, const struct kvd_abi_cmd *cmd, struct kvd_abi_cpl *cpl, uint32_t count)
 {
 	for (uint32_t i = 0; i < count; i++) {
 		struct kvd_call call = {.cmd = cmd[i], .cpl = &cpl[i]};
 
-		cpl[i] = (struct kvd_engine_cpl){.id = call.cmd.id};
-		cpl[i].status = execute(engine, &call);
-		engine->head->refused += cpl[i].status != KVD_STATUS_OK;
+		cpl[i] = (struct kvd_abi_cpl){.id = call.cmd.id};
+		cpl[i].status = (uint16_t)execute(engine, &call);
+		engine->head->refused += cpl[i].status != KVD_ABI_STATUS_OK;
 	}
 	engine->head->commands += count;
 }
@@ -120,7 +120,7 @@ static bool bad_config(const struct kvd_engine_config *config)
 	if (config->reserved || config->reserved2 || !config->sessions_max || config->sessions_max > KVD_SESSIONS_MAX ||
 	    config->arena_bytes > KVD_ARENA_BYTES_MAX)
 		return true;
-	for (uint32_t i = KVD_TIER_NONE; i < KVD_TIER_COUNT; i++) {
+	for (uint32_t i = KVD_ABI_TIER_NONE; i < KVD_ABI_TIER_COUNT; i++) {
 		uint64_t blocks = config->capacity_blocks[i];
 		uint64_t frames = config->total_frames[i] ? config->total_frames[i] : blocks;
 
@@ -128,7 +128,7 @@ static bool bad_config(const struct kvd_engine_config *config)
 			return true;
 		tiers += blocks != 0;
 	}
-	return config->capacity_blocks[KVD_TIER_NONE] || !tiers;
+	return config->capacity_blocks[KVD_ABI_TIER_NONE] || !tiers;
 }
 
 int kvd_engine_init(const struct kvd_engine_config *config, kvd_engine **out)

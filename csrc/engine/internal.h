@@ -42,19 +42,11 @@
 /* A frame bitmap's levels: 64^7 frames are more than KVD_FRAMES_MAX. */
 #define KVD_FRAME_LEVELS_MAX 7u
 
-/*
- * PTE: 0 valid, 1 accessed, 2 dirty, 3 zero, 4-6 tier, 7-15 block charge minus one, 16-23 generation, 24-63 frame.
- * Accessed, dirty and generation belong to the ageing scan and are zero today.
- */
-#define KVD_PTE_VALID 1ull
-#define KVD_PTE_TIER_SHIFT 4u
-#define KVD_PTE_TIER_MASK 7u
-#define KVD_PTE_BLOCKS_SHIFT 7u
-#define KVD_PTE_BLOCKS_MASK 511u
-#define KVD_PTE_UNUSED_MASK 0xff000eull
-#define KVD_PTE_FRAME_SHIFT 24u
-static_assert(KVD_PAGE_BYTES_MAX / KVD_BLOCK_BYTES == KVD_PTE_BLOCKS_MASK + 1, "a page's charge fits its field");
-static_assert(KVD_FRAMES_MAX == 1ull << (64 - KVD_PTE_FRAME_SHIFT), "a frame number fits its field");
+/* Zero in every PTE until the ageing scan and its kin set them. */
+#define KVD_PTE_UNUSED_MASK                                                                                            \
+	(KVD_ABI_PTE_ACCESSED_MASK | KVD_ABI_PTE_DIRTY_MASK | KVD_ABI_PTE_ZERO_MASK | KVD_ABI_PTE_GENERATION_MASK)
+static_assert(KVD_PAGE_BYTES_MAX / KVD_BLOCK_BYTES == (KVD_ABI_PTE_BLOCKS_MASK >> KVD_ABI_PTE_BLOCKS_SHIFT) + 1, "a page's charge fits its field");
+static_assert(KVD_FRAMES_MAX == 1ull << (64 - KVD_ABI_PTE_FRAME_SHIFT), "a frame number fits its field");
 
 /* Where a node is; all zero: nowhere. A node that would hold nothing is freed, so `used` is never 0 at rest. */
 struct kvd_link {
@@ -84,7 +76,7 @@ struct kvd_session {
 	uint32_t generation; /* upper half of the handle, never used twice; 0: the context is free */
 	uint32_t next;       /* in its hash chain or in the free list: index + 1, 0 ends */
 	struct kvd_link slots[KVD_ENGINE_SLOTS_MAX];
-	struct kvd_books books[KVD_TIER_COUNT - 1]; /* tier 1 first */
+	struct kvd_books books[KVD_ABI_TIER_COUNT - 1]; /* tier 1 first */
 	uint64_t reserved;
 };
 static_assert(sizeof(struct kvd_session) == 192, "three cache lines");
@@ -123,7 +115,7 @@ struct kvd_head {
 	uint64_t mapped_pages;
 	uint64_t commands;
 	uint64_t refused;
-	struct kvd_tier tiers[KVD_TIER_COUNT];
+	struct kvd_tier tiers[KVD_ABI_TIER_COUNT];
 };
 static_assert(sizeof(struct kvd_head) == 768, "no padding");
 
@@ -136,31 +128,31 @@ struct kvd_engine {
 
 /* A command being executed: its session and tier are found and its slot is in range, where the command has them. */
 struct kvd_call {
-	struct kvd_engine_cmd cmd; /* a copy: what was checked cannot change */
-	struct kvd_engine_cpl *cpl;
+	struct kvd_abi_cmd cmd; /* a copy: what was checked cannot change */
+	struct kvd_abi_cpl *cpl;
 	struct kvd_session *session;
 	uint32_t tier;
 };
 
 static inline uint64_t kvd_pte_make(uint32_t tier, uint32_t blocks, uint64_t frame)
 {
-	return KVD_PTE_VALID | (uint64_t)tier << KVD_PTE_TIER_SHIFT |
-	       (uint64_t)(blocks - 1) << KVD_PTE_BLOCKS_SHIFT | frame << KVD_PTE_FRAME_SHIFT;
+	return KVD_ABI_PTE_VALID_MASK | (uint64_t)tier << KVD_ABI_PTE_TIER_SHIFT |
+	       (uint64_t)(blocks - 1) << KVD_ABI_PTE_BLOCKS_SHIFT | frame << KVD_ABI_PTE_FRAME_SHIFT;
 }
 
 static inline uint32_t kvd_pte_tier(uint64_t pte)
 {
-	return (uint32_t)(pte >> KVD_PTE_TIER_SHIFT) & KVD_PTE_TIER_MASK;
+	return (uint32_t)((pte & KVD_ABI_PTE_TIER_MASK) >> KVD_ABI_PTE_TIER_SHIFT);
 }
 
 static inline uint32_t kvd_pte_blocks(uint64_t pte)
 {
-	return ((uint32_t)(pte >> KVD_PTE_BLOCKS_SHIFT) & KVD_PTE_BLOCKS_MASK) + 1;
+	return (uint32_t)((pte & KVD_ABI_PTE_BLOCKS_MASK) >> KVD_ABI_PTE_BLOCKS_SHIFT) + 1;
 }
 
 static inline uint64_t kvd_pte_frame(uint64_t pte)
 {
-	return pte >> KVD_PTE_FRAME_SHIFT;
+	return pte >> KVD_ABI_PTE_FRAME_SHIFT;
 }
 
 static inline uint32_t kvd_class_entries(uint32_t node_class)
@@ -248,7 +240,7 @@ struct kvd_release {
 	uint32_t tier;
 	uint64_t first;
 	uint64_t count;
-	struct kvd_books total[KVD_TIER_COUNT - 1];
+	struct kvd_books total[KVD_ABI_TIER_COUNT - 1];
 };
 void kvd_release_add(struct kvd_release *release, uint64_t pte);
 void kvd_release_visit(void *context, uint64_t first_page, union kvd_entry *entries, uint32_t count);
@@ -259,7 +251,7 @@ uint64_t kvd_release_settle(struct kvd_release *release, struct kvd_session *ses
 
 /* map.c, remap.c. */
 /* The range of a command, cut at KVD_PAGES_MAX; false: it starts beyond. */
-bool kvd_range(const struct kvd_engine_cmd *cmd, uint64_t *end);
+bool kvd_range(const struct kvd_abi_cmd *cmd, uint64_t *end);
 uint32_t kvd_op_map(struct kvd_engine *engine, struct kvd_call *call);
 uint32_t kvd_op_unmap(struct kvd_engine *engine, struct kvd_call *call);
 uint32_t kvd_op_translate(struct kvd_engine *engine, struct kvd_call *call);
@@ -273,9 +265,9 @@ struct kvd_check {
 	size_t text_used;
 	uint64_t faults;
 	uint64_t *units;                                /* a bit for each unit of the heap that was met */
-	uint64_t *frames[KVD_TIER_COUNT];               /* a bit for each frame that was met */
-	struct kvd_books tiers[KVD_TIER_COUNT - 1];     /* sums over all sessions */
-	struct kvd_books session[KVD_TIER_COUNT - 1];   /* sums over the tables of one */
+	uint64_t *frames[KVD_ABI_TIER_COUNT];               /* a bit for each frame that was met */
+	struct kvd_books tiers[KVD_ABI_TIER_COUNT - 1];     /* sums over all sessions */
+	struct kvd_books session[KVD_ABI_TIER_COUNT - 1];   /* sums over the tables of one */
 	uint64_t table_bytes;
 };
 void kvd_check_fault(struct kvd_check *check, const char *format, ...) __attribute__((format(printf, 2, 3)));

@@ -1,7 +1,7 @@
 /* MAP, UNMAP and TRANSLATE. */
 #include "engine/internal.h"
 
-bool kvd_range(const struct kvd_engine_cmd *cmd, uint64_t *end)
+bool kvd_range(const struct kvd_abi_cmd *cmd, uint64_t *end)
 {
 	if (cmd->first_page >= KVD_PAGES_MAX)
 		return false;
@@ -10,17 +10,17 @@ bool kvd_range(const struct kvd_engine_cmd *cmd, uint64_t *end)
 }
 
 /* What the runs of a MAP ask for; the sums stop growing past KVD_BLOCKS_MAX, which no tier has. */
-static bool survey_runs(const struct kvd_engine *engine, const struct kvd_engine_cmd *cmd, uint64_t *pages,
+static bool survey_runs(const struct kvd_engine *engine, const struct kvd_abi_cmd *cmd, uint64_t *pages,
 			uint64_t *blocks)
 {
-	const struct kvd_engine_map_run *runs = (const void *)cmd->buffer;
+	const struct kvd_abi_map_run *runs = (const void *)cmd->buffer;
 
 	*pages = 0;
 	*blocks = 0;
 	if (cmd->count > cmd->buffer_bytes / sizeof(*runs))
 		return false;
 	for (uint64_t i = 0; i < cmd->count; i++) {
-		const struct kvd_engine_map_run *run = &runs[i];
+		const struct kvd_abi_map_run *run = &runs[i];
 
 		if (run->reserved || !run->blocks || run->blocks > engine->page_blocks || !run->count ||
 		    run->first_page >= KVD_PAGES_MAX || run->count > KVD_PAGES_MAX - run->first_page)
@@ -35,7 +35,7 @@ static bool survey_runs(const struct kvd_engine *engine, const struct kvd_engine
 
 /* Map one run; `done` pages of it, from its first, are mapped on return. */
 static uint32_t map_run(struct kvd_engine *engine, struct kvd_link *root, uint32_t tier,
-			const struct kvd_engine_map_run *run, struct kvd_grant *grant, uint64_t *done)
+			const struct kvd_abi_map_run *run, struct kvd_grant *grant, uint64_t *done)
 {
 	uint64_t end = run->first_page + run->count;
 	struct kvd_link *leaf;
@@ -47,36 +47,36 @@ static uint32_t map_run(struct kvd_engine *engine, struct kvd_link *root, uint32
 		union kvd_entry *entry;
 
 		if (!kvd_table_reach(engine, root, page, end - 1, &leaf))
-			return KVD_STATUS_NO_TABLE;
+			return KVD_ABI_STATUS_NO_TABLE;
 		entry = kvd_entries(engine, leaf->node) + page % KVD_FANOUT;
 		for (; page < stop; page++, entry++) {
 			if (entry->pte)
-				return KVD_STATUS_ALREADY_MAPPED;
+				return KVD_ABI_STATUS_ALREADY_MAPPED;
 			entry->pte = kvd_pte_make(tier, run->blocks, kvd_grant_next(engine, grant));
 			leaf->used++;
 			(*done)++;
 		}
 	}
-	return KVD_STATUS_OK;
+	return KVD_ABI_STATUS_OK;
 }
 
 /* Refused in this order: bad runs, no space for all of them, a page mapped already or no table (first met). */
 uint32_t kvd_op_map(struct kvd_engine *engine, struct kvd_call *call)
 {
-	const struct kvd_engine_map_run *runs = (const void *)call->cmd.buffer;
+	const struct kvd_abi_map_run *runs = (const void *)call->cmd.buffer;
 	struct kvd_link *root = &call->session->slots[call->cmd.slot];
-	bool reserved = call->cmd.flags & KVD_MAP_RESERVED;
+	bool reserved = call->cmd.flags & KVD_ABI_CMD_FLAGS_MAP_RESERVED_MASK;
 	struct kvd_release undo = {.engine = engine};
 	struct kvd_grant grant = {.tier = &engine->head->tiers[call->tier]};
-	uint32_t status = KVD_STATUS_OK;
+	uint32_t status = KVD_ABI_STATUS_OK;
 	uint64_t pages, blocks;
 	uint64_t done = 0;
 	uint64_t i;
 
 	if (!survey_runs(engine, &call->cmd, &pages, &blocks))
-		return KVD_STATUS_BAD_ARGUMENT;
+		return KVD_ABI_STATUS_BAD_ARGUMENT;
 	if (!kvd_books_admit(engine, call->session, call->tier, pages, blocks, reserved))
-		return KVD_STATUS_NO_SPACE;
+		return KVD_ABI_STATUS_NO_SPACE;
 	grant.wanted = pages;
 	for (i = 0; i < call->cmd.count; i++) {
 		status = map_run(engine, root, call->tier, &runs[i], &grant, &done);
@@ -85,7 +85,7 @@ uint32_t kvd_op_map(struct kvd_engine *engine, struct kvd_call *call)
 	}
 	kvd_books_charge(engine, call->session, call->tier, pages, blocks, reserved);
 	call->cpl->result0 = pages;
-	return KVD_STATUS_OK;
+	return KVD_ABI_STATUS_OK;
 
 unmap:
 	kvd_table_clear(engine, root, runs[i].first_page, runs[i].first_page + done, kvd_release_visit, &undo);
@@ -103,17 +103,17 @@ uint32_t kvd_op_unmap(struct kvd_engine *engine, struct kvd_call *call)
 	uint64_t end;
 
 	if (!kvd_range(&call->cmd, &end))
-		return KVD_STATUS_BAD_ARGUMENT;
+		return KVD_ABI_STATUS_BAD_ARGUMENT;
 	kvd_table_clear(engine, &call->session->slots[call->cmd.slot], call->cmd.first_page, end, kvd_release_visit,
 			&release);
 	call->cpl->result0 = kvd_release_settle(&release, call->session);
-	return KVD_STATUS_OK;
+	return KVD_ABI_STATUS_OK;
 }
 
 /* The run that grows, and where finished ones go: those past `room` are only counted. */
 struct translation {
-	struct kvd_engine_run run;
-	struct kvd_engine_run *out;
+	struct kvd_abi_run run;
+	struct kvd_abi_run *out;
 	uint64_t room;
 	uint64_t found;
 };
@@ -143,7 +143,7 @@ static void translate_leaf(void *context, uint64_t page, union kvd_entry *entrie
 			continue;
 		}
 		put_run(to);
-		to->run = (struct kvd_engine_run){
+		to->run = (struct kvd_abi_run){
 			.first_page = page,
 			.count = 1,
 			.first_frame = kvd_pte_frame(pte),
@@ -168,17 +168,17 @@ uint32_t kvd_op_translate(struct kvd_engine *engine, struct kvd_call *call)
 	const struct kvd_link *root = &call->session->slots[call->cmd.slot];
 	struct translation to = {
 		.out = (void *)call->cmd.buffer,
-		.room = call->cmd.buffer_bytes / sizeof(struct kvd_engine_run),
+		.room = call->cmd.buffer_bytes / sizeof(struct kvd_abi_run),
 	};
 	uint64_t end;
 
 	if (!kvd_range(&call->cmd, &end))
-		return KVD_STATUS_BAD_ARGUMENT;
+		return KVD_ABI_STATUS_BAD_ARGUMENT;
 	if (call->cmd.count == 1)
 		translate_page(engine, root, call->cmd.first_page, &to);
 	else
 		kvd_table_walk(engine, root, call->cmd.first_page, end, translate_leaf, &to);
 	put_run(&to);
 	call->cpl->result0 = to.found;
-	return to.found <= to.room ? KVD_STATUS_OK : KVD_STATUS_BUFFER_SMALL;
+	return to.found <= to.room ? KVD_ABI_STATUS_OK : KVD_ABI_STATUS_BUFFER_SMALL;
 }

@@ -41,7 +41,7 @@ uint64_t kvd_release_settle(struct kvd_release *release, struct kvd_session *ses
 	uint64_t pages = 0;
 
 	kvd_release_flush(release);
-	for (uint32_t i = KVD_TIER_DDR; i < KVD_TIER_COUNT; i++) {
+	for (uint32_t i = KVD_ABI_TIER_DDR; i < KVD_ABI_TIER_COUNT; i++) {
 		const struct kvd_books *gone = &release->total[i - 1];
 		struct kvd_books *books = kvd_books_of(session, i);
 

@@ -46,9 +46,9 @@ static void survey(struct remap *remap, uint64_t page, union kvd_entry *entry)
 		remap->keep || remap->take ? kvd_table_find(remap->engine, remap->other, page) : NULL;
 
 	if (remap->take && (!other || kvd_pte_tier(other->pte) != remap->tier))
-		remap->status = KVD_STATUS_NOT_MAPPED;
+		remap->status = KVD_ABI_STATUS_NOT_MAPPED;
 	else if (!remap->take && other)
-		remap->status = KVD_STATUS_ALREADY_MAPPED;
+		remap->status = KVD_ABI_STATUS_ALREADY_MAPPED;
 	remap->pages++;
 	remap->blocks += kvd_pte_blocks(entry->pte);
 }
@@ -58,7 +58,7 @@ static void copy(struct remap *remap, uint64_t page, union kvd_entry *entry)
 	struct kvd_link *leaf;
 
 	if (!kvd_table_reach(remap->engine, remap->other, page, page, &leaf)) {
-		remap->status = KVD_STATUS_NO_TABLE;
+		remap->status = KVD_ABI_STATUS_NO_TABLE;
 		remap->end = page;
 		return;
 	}
@@ -100,28 +100,28 @@ uint32_t kvd_op_remap(struct kvd_engine *engine, struct kvd_call *call)
 		.engine = engine,
 		.root = &call->session->slots[call->cmd.slot],
 		.tier = call->tier,
-		.keep = call->cmd.flags & KVD_REMAP_KEEP,
-		.take = call->cmd.flags & KVD_REMAP_TAKE,
+		.keep = call->cmd.flags & KVD_ABI_CMD_FLAGS_REMAP_KEEP_MASK,
+		.take = call->cmd.flags & KVD_ABI_CMD_FLAGS_REMAP_TAKE_MASK,
 		.grant.tier = &engine->head->tiers[call->tier],
 		.release.engine = engine,
 	};
-	bool reserved = call->cmd.flags & KVD_MAP_RESERVED;
+	bool reserved = call->cmd.flags & KVD_ABI_CMD_FLAGS_MAP_RESERVED_MASK;
 	uint64_t first = call->cmd.first_page;
 
 	if (!kvd_range(&call->cmd, &remap.end))
-		return KVD_STATUS_BAD_ARGUMENT;
+		return KVD_ABI_STATUS_BAD_ARGUMENT;
 	if (remap.keep || remap.take) {
 		if (call->cmd.other_slot >= KVD_ENGINE_SLOTS_MAX || call->cmd.other_slot == call->cmd.slot)
-			return KVD_STATUS_BAD_ARGUMENT;
+			return KVD_ABI_STATUS_BAD_ARGUMENT;
 		remap.other = &call->session->slots[call->cmd.other_slot];
 	}
 	if (call->session->leases)
-		return KVD_STATUS_LEASED;
+		return KVD_ABI_STATUS_LEASED;
 	each_page(&remap, first, remap.end, survey);
 	if (remap.status)
 		return remap.status;
 	if (!remap.take && !kvd_books_admit(engine, call->session, call->tier, remap.pages, remap.blocks, reserved))
-		return KVD_STATUS_NO_SPACE;
+		return KVD_ABI_STATUS_NO_SPACE;
 	if (remap.keep && !remap.take) {
 		each_page(&remap, first, remap.end, copy);
 		if (remap.status)
@@ -133,10 +133,10 @@ uint32_t kvd_op_remap(struct kvd_engine *engine, struct kvd_call *call)
 		kvd_books_charge(engine, call->session, call->tier, remap.pages, remap.blocks, reserved);
 	kvd_release_settle(&remap.release, call->session);
 	call->cpl->result0 = remap.pages;
-	return KVD_STATUS_OK;
+	return KVD_ABI_STATUS_OK;
 
 uncopy:
-	remap.status = KVD_STATUS_OK;
+	remap.status = KVD_ABI_STATUS_OK;
 	each_page(&remap, first, remap.end, uncopy);
-	return KVD_STATUS_NO_TABLE;
+	return KVD_ABI_STATUS_NO_TABLE;
 }

@@ -74,18 +74,18 @@ uint32_t kvd_op_session_create(struct kvd_engine *engine, struct kvd_call *call)
 
 	if (session) {
 		call->cpl->result0 = kvd_session_handle(engine, session);
-		return KVD_STATUS_EXISTS;
+		return KVD_ABI_STATUS_EXISTS;
 	}
 	session = take_context(engine);
 	if (!session)
-		return KVD_STATUS_NO_TABLE;
+		return KVD_ABI_STATUS_NO_TABLE;
 	if (!++head->generation)
 		head->generation = 1;
 	*session = (struct kvd_session){.key = call->cmd.key, .generation = head->generation, .next = *bucket};
 	*bucket = (uint32_t)index_of(engine, session) + 1;
 	head->sessions_live++;
 	call->cpl->result0 = kvd_session_handle(engine, session);
-	return KVD_STATUS_OK;
+	return KVD_ABI_STATUS_OK;
 }
 
 uint32_t kvd_op_session_destroy(struct kvd_engine *engine, struct kvd_call *call)
@@ -97,11 +97,11 @@ uint32_t kvd_op_session_destroy(struct kvd_engine *engine, struct kvd_call *call
 	struct kvd_release release = {.engine = engine};
 
 	if (session->leases)
-		return KVD_STATUS_LEASED;
+		return KVD_ABI_STATUS_LEASED;
 	for (uint32_t i = 0; i < KVD_ENGINE_SLOTS_MAX; i++)
 		kvd_table_clear(engine, &session->slots[i], 0, KVD_PAGES_MAX, kvd_release_visit, &release);
 	call->cpl->result0 = kvd_release_settle(&release, session);
-	for (uint32_t i = KVD_TIER_DDR; i < KVD_TIER_COUNT; i++)
+	for (uint32_t i = KVD_ABI_TIER_DDR; i < KVD_ABI_TIER_COUNT; i++)
 		head->tiers[i].reserved_blocks -= kvd_books_of(session, i)->reserved_blocks;
 	while (*at != number)
 		at = &kvd_session_at(engine, *at - 1)->next;
@@ -109,7 +109,7 @@ uint32_t kvd_op_session_destroy(struct kvd_engine *engine, struct kvd_call *call
 	*session = (struct kvd_session){.next = head->session_free};
 	head->session_free = number;
 	head->sessions_live--;
-	return KVD_STATUS_OK;
+	return KVD_ABI_STATUS_OK;
 }
 
 uint32_t kvd_op_lease(struct kvd_engine *engine, struct kvd_call *call)
@@ -119,10 +119,10 @@ uint32_t kvd_op_lease(struct kvd_engine *engine, struct kvd_call *call)
 
 	(void)engine;
 	if (__builtin_add_overflow((int64_t)call->session->leases, delta, &leases) || leases < 0)
-		return KVD_STATUS_BAD_ARGUMENT;
+		return KVD_ABI_STATUS_BAD_ARGUMENT;
 	call->session->leases = (uint64_t)leases;
 	call->cpl->result0 = (uint64_t)leases;
-	return KVD_STATUS_OK;
+	return KVD_ABI_STATUS_OK;
 }
 
 uint32_t kvd_op_reserve(struct kvd_engine *engine, struct kvd_call *call)
@@ -135,10 +135,10 @@ uint32_t kvd_op_reserve(struct kvd_engine *engine, struct kvd_call *call)
 	/* Giving back is always possible, also where the tier has been made smaller than its promises. */
 	if (count > books->reserved_blocks &&
 	    (count > KVD_BLOCKS_MAX || tier->used_blocks + others + count > tier->capacity_blocks))
-		return KVD_STATUS_NO_SPACE;
+		return KVD_ABI_STATUS_NO_SPACE;
 	books->reserved_blocks = count;
 	tier->reserved_blocks = others + count;
-	return KVD_STATUS_OK;
+	return KVD_ABI_STATUS_OK;
 }
 
 static uint64_t from_reservation(struct kvd_session *session, uint32_t tier, uint64_t blocks, bool reserved)
@@ -178,14 +178,14 @@ void kvd_books_charge(struct kvd_engine *engine, struct kvd_session *session, ui
 
 uint32_t kvd_op_query_session(struct kvd_engine *engine, struct kvd_call *call)
 {
-	struct kvd_engine_session_info info = {.key = call->session->key, .leases = call->session->leases};
+	struct kvd_abi_session_info info = {.key = call->session->key, .leases = call->session->leases};
 
 	(void)engine;
 	if (call->cmd.buffer_bytes < sizeof(info)) {
 		call->cpl->result0 = 1;
-		return KVD_STATUS_BUFFER_SMALL;
+		return KVD_ABI_STATUS_BUFFER_SMALL;
 	}
-	for (uint32_t i = KVD_TIER_DDR; i < KVD_TIER_COUNT; i++) {
+	for (uint32_t i = KVD_ABI_TIER_DDR; i < KVD_ABI_TIER_COUNT; i++) {
 		const struct kvd_books *books = kvd_books_of(call->session, i);
 
 		info.mapped_pages[i] = books->pages;
@@ -193,5 +193,5 @@ uint32_t kvd_op_query_session(struct kvd_engine *engine, struct kvd_call *call)
 		info.reserved_blocks[i] = books->reserved_blocks;
 	}
 	memcpy((void *)call->cmd.buffer, &info, sizeof(info));
-	return KVD_STATUS_OK;
+	return KVD_ABI_STATUS_OK;
 }

@@ -1,5 +1,6 @@
 """Drives the page-table engine, in process or on a card, through one Device interface."""
 
+from kvdriver.abi import Status, Tier
 from kvdriver.device import (
     BLOCK_BYTES,
     Capabilities,
@@ -20,8 +21,6 @@ from kvdriver.device import (
     SessionCreate,
     SessionDestroy,
     SessionInfo,
-    Status,
-    Tier,
     TierInfo,
     Translate,
     Unmap,

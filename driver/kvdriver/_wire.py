@@ -1,7 +1,7 @@
 """Commands and completions as the engine's structures.
 
-The layouts come from the compiled interface, so that no field is placed twice. A batch is packed with `struct`, which
-is several times faster than setting each field through cffi.
+A batch is packed with `struct`, by the layouts of `kvdriver.abi`, which is several times faster than setting each field
+through cffi.
 """
 
 from __future__ import annotations
@@ -11,6 +11,20 @@ import struct
 from typing import TYPE_CHECKING, Any, Final
 
 from kvdriver._engine import ffi, lib
+from kvdriver.abi import (
+    CMD,
+    CMD_FLAGS_MAP_RESERVED_MASK,
+    CMD_FLAGS_REMAP_KEEP_MASK,
+    CMD_FLAGS_REMAP_TAKE_MASK,
+    CPL,
+    MAP_RUN,
+    RUN,
+    SESSION_INFO,
+    TIER_INFO,
+    Op,
+    Status,
+    Tier,
+)
 from kvdriver.device import (
     Command,
     Completion,
@@ -25,8 +39,6 @@ from kvdriver.device import (
     SessionCreate,
     SessionDestroy,
     SessionInfo,
-    Status,
-    Tier,
     TierInfo,
     Translate,
     Unmap,
@@ -35,35 +47,12 @@ from kvdriver.device import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-_CODES: Final = {"uint16_t": "H", "uint32_t": "I", "uint64_t": "Q"}
 _U64_MASK: Final = (1 << 64) - 1
 _I64_LIMIT: Final = 1 << 63
 
 TRANSLATE_RUNS: Final = 64
 """Runs that a TRANSLATE has room for at first; it asks again with the room it needs."""
 
-
-def _layout(name: str) -> struct.Struct:
-    """Return the layout of a C structure without holes, its fields in order."""
-    kind = ffi.typeof(f"struct {name}")
-    codes: list[str] = []
-    for _, field in kind.fields:
-        if field.type.kind == "array":
-            codes.append(f"{field.type.length}{_CODES[field.type.item.cname]}")
-        else:
-            codes.append(_CODES[field.type.cname])
-    layout = struct.Struct("=" + "".join(codes))
-    if layout.size != ffi.sizeof(kind):
-        raise AssertionError(f"struct {name} has holes")
-    return layout
-
-
-COMMAND: Final = _layout("kvd_engine_cmd")
-COMPLETION: Final = _layout("kvd_engine_cpl")
-MAP_RUN: Final = _layout("kvd_engine_map_run")
-RUN: Final = _layout("kvd_engine_run")
-TIER_INFO: Final = _layout("kvd_engine_tier_info")
-SESSION_INFO: Final = _layout("kvd_engine_session_info")
 
 _INFO_BYTES: Final[dict[type[Command], int]] = {QueryTier: TIER_INFO.size, QuerySession: SESSION_INFO.size}
 _TIERS: Final = tuple(Tier)
@@ -95,9 +84,9 @@ class Batch:
         # Every structure is a multiple of 8 bytes, so in memory made of such words each is aligned.
         self._data = ffi.new("uint64_t[]", used // 8)
         self._data_view = ffi.buffer(self._data)
-        self._request = ffi.new("struct kvd_engine_cmd[]", len(commands))
+        self._request = ffi.new("struct kvd_abi_cmd[]", len(commands))
         self._request_view = ffi.buffer(self._request)
-        self._completions = ffi.new("struct kvd_engine_cpl[]", len(commands))
+        self._completions = ffi.new("struct kvd_abi_cpl[]", len(commands))
         address = int(ffi.cast("uintptr_t", self._data))
         try:
             for number, (command, offset, size) in enumerate(zip(commands, self._offsets, sizes, strict=True)):
@@ -110,9 +99,7 @@ class Batch:
             for at, run in zip(range(offset, offset + size, MAP_RUN.size), command.runs, strict=True):
                 MAP_RUN.pack_into(self._data_view, at, run.first_page, run.count, run.blocks, 0)
         buffer = address + offset if size else 0
-        COMMAND.pack_into(
-            self._request_view, number * COMMAND.size, number, *_FIELDS[type(command)](command), buffer, size
-        )
+        CMD.pack_into(self._request_view, number * CMD.size, number, *_FIELDS[type(command)](command), buffer, size)
 
     def submit(self, engine: Any) -> None:
         """Let the engine execute the batch: one call."""
@@ -122,8 +109,8 @@ class Batch:
         """Return how each command ended, in order."""
         return [
             self._completion(command, offset, status, value)
-            for command, offset, (_, status, value, _) in zip(
-                self.commands, self._offsets, COMPLETION.iter_unpack(ffi.buffer(self._completions)), strict=True
+            for command, offset, (_, status, _, value, *_) in zip(
+                self.commands, self._offsets, CPL.iter_unpack(ffi.buffer(self._completions)), strict=True
             )
         ]
 
@@ -172,35 +159,35 @@ def _buffer_bytes(command: Command, translate_runs: int) -> int:
 
 
 def _map_fields(command: Map) -> tuple[int, ...]:
-    flags = lib.KVD_MAP_RESERVED if command.reserved else 0
-    return (lib.KVD_OP_MAP, flags, command.session, command.slot, 0, command.tier, 0, len(command.runs), 0)
+    flags = CMD_FLAGS_MAP_RESERVED_MASK if command.reserved else 0
+    return (Op.MAP, flags, command.session, command.slot, 0, command.tier, 0, len(command.runs), 0)
 
 
 def _remap_fields(command: Remap) -> tuple[int, ...]:
-    flags = lib.KVD_MAP_RESERVED if command.reserved else 0
-    flags |= lib.KVD_REMAP_KEEP if command.keep else 0
-    flags |= lib.KVD_REMAP_TAKE if command.take else 0
+    flags = CMD_FLAGS_MAP_RESERVED_MASK if command.reserved else 0
+    flags |= CMD_FLAGS_REMAP_KEEP_MASK if command.keep else 0
+    flags |= CMD_FLAGS_REMAP_TAKE_MASK if command.take else 0
     place = (command.session, command.slot, command.other_slot, command.tier)
-    return (lib.KVD_OP_REMAP, flags, *place, command.first_page, command.count, 0)
+    return (Op.REMAP, flags, *place, command.first_page, command.count, 0)
 
 
 def _lease_fields(command: Lease) -> tuple[int, ...]:
     if not -_I64_LIMIT <= command.delta < _I64_LIMIT:
         raise ValueError(f"lease delta {command.delta} does not fit its field")
-    return (lib.KVD_OP_LEASE, 0, command.session, 0, 0, 0, 0, command.delta & _U64_MASK, 0)
+    return (Op.LEASE, 0, command.session, 0, 0, 0, 0, command.delta & _U64_MASK, 0)
 
 
 # The fields of a command from `op` to `key`: op, flags, session, slot, other slot, tier, first page, count, key.
 _FIELDS: Final[dict[type[Command], Callable[[Any], tuple[int, ...]]]] = {
-    SessionCreate: lambda c: (lib.KVD_OP_SESSION_CREATE, 0, 0, 0, 0, 0, 0, 0, c.key),
-    SessionDestroy: lambda c: (lib.KVD_OP_SESSION_DESTROY, 0, c.session, 0, 0, 0, 0, 0, 0),
+    SessionCreate: lambda c: (Op.SESSION_CREATE, 0, 0, 0, 0, 0, 0, 0, c.key),
+    SessionDestroy: lambda c: (Op.SESSION_DESTROY, 0, c.session, 0, 0, 0, 0, 0, 0),
     Lease: _lease_fields,
-    Reserve: lambda c: (lib.KVD_OP_RESERVE, 0, c.session, 0, 0, c.tier, 0, c.blocks, 0),
+    Reserve: lambda c: (Op.RESERVE, 0, c.session, 0, 0, c.tier, 0, c.blocks, 0),
     Map: _map_fields,
-    Unmap: lambda c: (lib.KVD_OP_UNMAP, 0, c.session, c.slot, 0, 0, c.first_page, c.count, 0),
-    Translate: lambda c: (lib.KVD_OP_TRANSLATE, 0, c.session, c.slot, 0, 0, c.first_page, c.count, 0),
+    Unmap: lambda c: (Op.UNMAP, 0, c.session, c.slot, 0, 0, c.first_page, c.count, 0),
+    Translate: lambda c: (Op.TRANSLATE, 0, c.session, c.slot, 0, 0, c.first_page, c.count, 0),
     Remap: _remap_fields,
-    QueryTier: lambda c: (lib.KVD_OP_QUERY_TIER, 0, 0, 0, 0, c.tier, 0, 0, 0),
-    QuerySession: lambda c: (lib.KVD_OP_QUERY_SESSION, 0, c.session, 0, 0, 0, 0, 0, 0),
-    Resize: lambda c: (lib.KVD_OP_RESIZE, 0, 0, 0, 0, c.tier, 0, c.blocks, 0),
+    QueryTier: lambda c: (Op.QUERY_TIER, 0, 0, 0, 0, c.tier, 0, 0, 0),
+    QuerySession: lambda c: (Op.QUERY_SESSION, 0, c.session, 0, 0, 0, 0, 0, 0),
+    Resize: lambda c: (Op.RESIZE, 0, 0, 0, 0, c.tier, 0, c.blocks, 0),
 }

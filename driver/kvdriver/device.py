@@ -7,41 +7,16 @@ caller asks for one (`Device.run`).
 
 from __future__ import annotations
 
-import enum
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from kvdriver.abi import Status, Tier
+
 BLOCK_BYTES = 4096
 """Unit of capacity: what tmpfs and ext4 allocate."""
-
-
-class Tier(enum.IntEnum):
-    """Where a page is (design, section 4); the numbers are `enum kvd_engine_tier`."""
-
-    NONE = 0
-    DDR = 1
-    CARD = 2
-    NVME = 3
-    POOL = 4
-
-
-class Status(enum.IntEnum):
-    """How a command ended; the numbers are `enum kvd_engine_status`."""
-
-    OK = 0
-    BAD_COMMAND = 1
-    BAD_ARGUMENT = 2
-    NO_SESSION = 3
-    NO_SPACE = 4
-    NO_TABLE = 5
-    ALREADY_MAPPED = 6
-    NOT_MAPPED = 7
-    LEASED = 8
-    BUFFER_SMALL = 9
-    EXISTS = 10
 
 
 class EngineError(Exception):

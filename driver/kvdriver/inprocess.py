@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from kvdriver._engine import ffi, lib
 from kvdriver._wire import TRANSLATE_RUNS, Batch
+from kvdriver.abi import Status, Tier
 from kvdriver.device import (
     Capabilities,
     Command,
@@ -17,8 +18,6 @@ from kvdriver.device import (
     Map,
     Remap,
     SessionDestroy,
-    Status,
-    Tier,
     Translate,
     Unmap,
 )

@@ -32,9 +32,9 @@ struct test_reply {
 	uint64_t result0;
 };
 
-static inline struct test_reply submit_one(kvd_engine *engine, struct kvd_engine_cmd cmd)
+static inline struct test_reply submit_one(kvd_engine *engine, struct kvd_abi_cmd cmd)
 {
-	struct kvd_engine_cpl cpl = {.id = 1, .status = ~0u, .result0 = 2, .result1 = 3};
+	struct kvd_abi_cpl cpl = {.id = 1, .status = UINT16_MAX, .result0 = 2, .result1 = 3};
 
 	cmd.id = 77;
 	kvd_engine_submit(engine, &cmd, &cpl, 1);
@@ -69,39 +69,39 @@ static inline void engine_end(kvd_engine *engine)
 
 static inline struct test_reply create(kvd_engine *engine, uint64_t key)
 {
-	return submit_one(engine, (struct kvd_engine_cmd){.op = KVD_OP_SESSION_CREATE, .key = key});
+	return submit_one(engine, (struct kvd_abi_cmd){.op = KVD_ABI_OP_SESSION_CREATE, .key = key});
 }
 
 static inline uint64_t session_new(kvd_engine *engine, uint64_t key)
 {
 	struct test_reply reply = create(engine, key);
 
-	assert_int_equal(reply.status, KVD_STATUS_OK);
+	assert_int_equal(reply.status, KVD_ABI_STATUS_OK);
 	return reply.result0;
 }
 
 static inline struct test_reply destroy(kvd_engine *engine, uint64_t session)
 {
-	return submit_one(engine, (struct kvd_engine_cmd){.op = KVD_OP_SESSION_DESTROY, .session = session});
+	return submit_one(engine, (struct kvd_abi_cmd){.op = KVD_ABI_OP_SESSION_DESTROY, .session = session});
 }
 
 static inline struct test_reply lease(kvd_engine *engine, uint64_t session, int64_t delta)
 {
-	return submit_one(engine, (struct kvd_engine_cmd){
-					  .op = KVD_OP_LEASE, .session = session, .count = (uint64_t)delta});
+	return submit_one(engine, (struct kvd_abi_cmd){
+					  .op = KVD_ABI_OP_LEASE, .session = session, .count = (uint64_t)delta});
 }
 
 static inline struct test_reply reserve(kvd_engine *engine, uint64_t session, uint32_t tier, uint64_t blocks)
 {
-	return submit_one(engine, (struct kvd_engine_cmd){
-					  .op = KVD_OP_RESERVE, .session = session, .tier = tier, .count = blocks});
+	return submit_one(engine, (struct kvd_abi_cmd){
+					  .op = KVD_ABI_OP_RESERVE, .session = session, .tier = tier, .count = blocks});
 }
 
 static inline struct test_reply map_runs(kvd_engine *engine, uint64_t session, uint16_t slot, uint32_t tier,
-					 const struct kvd_engine_map_run *runs, uint64_t count, uint16_t flags)
+					 const struct kvd_abi_map_run *runs, uint64_t count, uint16_t flags)
 {
-	return submit_one(engine, (struct kvd_engine_cmd){
-					  .op = KVD_OP_MAP,
+	return submit_one(engine, (struct kvd_abi_cmd){
+					  .op = KVD_ABI_OP_MAP,
 					  .flags = flags,
 					  .session = session,
 					  .slot = slot,
@@ -115,7 +115,7 @@ static inline struct test_reply map_runs(kvd_engine *engine, uint64_t session, u
 static inline struct test_reply map(kvd_engine *engine, uint64_t session, uint16_t slot, uint32_t tier, uint64_t first,
 				    uint64_t count, uint32_t blocks)
 {
-	struct kvd_engine_map_run run = {.first_page = first, .count = count, .blocks = blocks};
+	struct kvd_abi_map_run run = {.first_page = first, .count = count, .blocks = blocks};
 
 	return map_runs(engine, session, slot, tier, &run, 1, 0);
 }
@@ -123,7 +123,7 @@ static inline struct test_reply map(kvd_engine *engine, uint64_t session, uint16
 static inline struct test_reply unmap(kvd_engine *engine, uint64_t session, uint16_t slot, uint64_t first,
 				      uint64_t count)
 {
-	return submit_one(engine, (struct kvd_engine_cmd){.op = KVD_OP_UNMAP,
+	return submit_one(engine, (struct kvd_abi_cmd){.op = KVD_ABI_OP_UNMAP,
 							  .session = session,
 							  .slot = slot,
 							  .first_page = first,
@@ -131,10 +131,10 @@ static inline struct test_reply unmap(kvd_engine *engine, uint64_t session, uint
 }
 
 static inline struct test_reply translate(kvd_engine *engine, uint64_t session, uint16_t slot, uint64_t first,
-					  uint64_t count, struct kvd_engine_run *runs, uint64_t room)
+					  uint64_t count, struct kvd_abi_run *runs, uint64_t room)
 {
-	return submit_one(engine, (struct kvd_engine_cmd){
-					  .op = KVD_OP_TRANSLATE,
+	return submit_one(engine, (struct kvd_abi_cmd){
+					  .op = KVD_ABI_OP_TRANSLATE,
 					  .session = session,
 					  .slot = slot,
 					  .first_page = first,
@@ -147,8 +147,8 @@ static inline struct test_reply translate(kvd_engine *engine, uint64_t session, 
 static inline struct test_reply remap(kvd_engine *engine, uint64_t session, uint16_t slot, uint16_t other,
 				      uint32_t tier, uint64_t first, uint64_t count, uint16_t flags)
 {
-	return submit_one(engine, (struct kvd_engine_cmd){
-					  .op = KVD_OP_REMAP,
+	return submit_one(engine, (struct kvd_abi_cmd){
+					  .op = KVD_ABI_OP_REMAP,
 					  .flags = flags,
 					  .session = session,
 					  .slot = slot,
@@ -161,50 +161,50 @@ static inline struct test_reply remap(kvd_engine *engine, uint64_t session, uint
 
 static inline struct test_reply resize(kvd_engine *engine, uint32_t tier, uint64_t blocks)
 {
-	return submit_one(engine, (struct kvd_engine_cmd){.op = KVD_OP_RESIZE, .tier = tier, .count = blocks});
+	return submit_one(engine, (struct kvd_abi_cmd){.op = KVD_ABI_OP_RESIZE, .tier = tier, .count = blocks});
 }
 
-static inline struct kvd_engine_tier_info tier_info(kvd_engine *engine, uint32_t tier)
+static inline struct kvd_abi_tier_info tier_info(kvd_engine *engine, uint32_t tier)
 {
-	struct kvd_engine_tier_info info;
-	struct test_reply reply = submit_one(engine, (struct kvd_engine_cmd){
-							     .op = KVD_OP_QUERY_TIER,
+	struct kvd_abi_tier_info info;
+	struct test_reply reply = submit_one(engine, (struct kvd_abi_cmd){
+							     .op = KVD_ABI_OP_QUERY_TIER,
 							     .tier = tier,
 							     .buffer = (uintptr_t)&info,
 							     .buffer_bytes = sizeof(info),
 						     });
 
-	assert_int_equal(reply.status, KVD_STATUS_OK);
+	assert_int_equal(reply.status, KVD_ABI_STATUS_OK);
 	return info;
 }
 
-static inline struct kvd_engine_session_info session_info(kvd_engine *engine, uint64_t session)
+static inline struct kvd_abi_session_info session_info(kvd_engine *engine, uint64_t session)
 {
-	struct kvd_engine_session_info info;
-	struct test_reply reply = submit_one(engine, (struct kvd_engine_cmd){
-							     .op = KVD_OP_QUERY_SESSION,
+	struct kvd_abi_session_info info;
+	struct test_reply reply = submit_one(engine, (struct kvd_abi_cmd){
+							     .op = KVD_ABI_OP_QUERY_SESSION,
 							     .session = session,
 							     .buffer = (uintptr_t)&info,
 							     .buffer_bytes = sizeof(info),
 						     });
 
-	assert_int_equal(reply.status, KVD_STATUS_OK);
+	assert_int_equal(reply.status, KVD_ABI_STATUS_OK);
 	return info;
 }
 
 /* The only run of a range. */
-static inline struct kvd_engine_run one_run(kvd_engine *engine, uint64_t session, uint16_t slot, uint64_t first,
+static inline struct kvd_abi_run one_run(kvd_engine *engine, uint64_t session, uint16_t slot, uint64_t first,
 					    uint64_t count)
 {
-	struct kvd_engine_run run;
+	struct kvd_abi_run run;
 	struct test_reply reply = translate(engine, session, slot, first, count, &run, 1);
 
-	assert_int_equal(reply.status, KVD_STATUS_OK);
+	assert_int_equal(reply.status, KVD_ABI_STATUS_OK);
 	assert_int_equal(reply.result0, 1);
 	return run;
 }
 
-#define assert_ok(reply) assert_int_equal((reply).status, KVD_STATUS_OK)
+#define assert_ok(reply) assert_int_equal((reply).status, KVD_ABI_STATUS_OK)
 #define assert_status(reply, expected) assert_int_equal((reply).status, (expected))
 
 #endif

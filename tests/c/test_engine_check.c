@@ -15,9 +15,9 @@ static struct broken setup(void)
 	at.handle = session_new(at.engine, 8);
 	at.session = kvd_session_find(at.engine, at.handle);
 	assert_ok(destroy(at.engine, session_new(at.engine, 9)));
-	assert_ok(map(at.engine, at.handle, 0, KVD_TIER_DDR, 0, 600, 2));
-	assert_ok(map(at.engine, at.handle, 1, KVD_TIER_NVME, 1ull << 46, 3, 1));
-	assert_ok(reserve(at.engine, at.handle, KVD_TIER_NVME, 5));
+	assert_ok(map(at.engine, at.handle, 0, KVD_ABI_TIER_DDR, 0, 600, 2));
+	assert_ok(map(at.engine, at.handle, 1, KVD_ABI_TIER_NVME, 1ull << 46, 3, 1));
+	assert_ok(reserve(at.engine, at.handle, KVD_ABI_TIER_NVME, 5));
 	return at;
 }
 
@@ -48,9 +48,9 @@ static void test_broken_books(void **state)
 	struct kvd_head *head = at.engine->head;
 
 	(void)state;
-	BREAK(at, head->tiers[KVD_TIER_DDR].used_blocks, 1, "used blocks: the books say 1, the tables 1200");
-	BREAK(at, head->tiers[KVD_TIER_NVME].reserved_blocks, 0, "reserved blocks");
-	BREAK(at, head->tiers[KVD_TIER_DDR].used_frames, 601, "used frames");
+	BREAK(at, head->tiers[KVD_ABI_TIER_DDR].used_blocks, 1, "used blocks: the books say 1, the tables 1200");
+	BREAK(at, head->tiers[KVD_ABI_TIER_NVME].reserved_blocks, 0, "reserved blocks");
+	BREAK(at, head->tiers[KVD_ABI_TIER_DDR].used_frames, 601, "used frames");
 	BREAK(at, head->mapped_pages, 0, "mapped pages");
 	BREAK(at, head->table_bytes, 64, "bytes of tables");
 	BREAK(at, at.session->books[0].pages, 599, "tier 1: the books say 599 pages");
@@ -67,14 +67,14 @@ static void test_broken_entries(void **state)
 
 	(void)state;
 	BREAK(at, entry->pte, kvd_table_find(at.engine, &at.session->slots[0], 301)->pte, "the entry of page 301 is bad");
-	BREAK(at, entry->pte, pte & ~KVD_PTE_VALID, "the entry of page 300 is bad");
+	BREAK(at, entry->pte, pte & ~KVD_ABI_PTE_VALID_MASK, "the entry of page 300 is bad");
 	BREAK(at, entry->pte, pte | 2, "the entry of page 300 is bad");
-	BREAK(at, entry->pte, kvd_pte_make(KVD_TIER_CARD, 2, 0), "the entry of page 300 is bad");
+	BREAK(at, entry->pte, kvd_pte_make(KVD_ABI_TIER_CARD, 2, 0), "the entry of page 300 is bad");
 	BREAK(at, entry->pte, kvd_pte_make(7, 2, 0), "the entry of page 300 is bad");
 	BREAK(at, entry->pte, kvd_pte_make(0, 2, 0), "the entry of page 300 is bad");
-	BREAK(at, entry->pte, kvd_pte_make(KVD_TIER_DDR, TEST_PAGE_BLOCKS + 1, 300), "the entry of page 300 is bad");
-	BREAK(at, entry->pte, kvd_pte_make(KVD_TIER_DDR, 2, KVD_FRAMES_MAX - 1), "the entry of page 300 is bad");
-	BREAK(at, entry->pte, kvd_pte_make(KVD_TIER_DDR, 3, kvd_pte_frame(pte)), "of 1201");
+	BREAK(at, entry->pte, kvd_pte_make(KVD_ABI_TIER_DDR, TEST_PAGE_BLOCKS + 1, 300), "the entry of page 300 is bad");
+	BREAK(at, entry->pte, kvd_pte_make(KVD_ABI_TIER_DDR, 2, KVD_FRAMES_MAX - 1), "the entry of page 300 is bad");
+	BREAK(at, entry->pte, kvd_pte_make(KVD_ABI_TIER_DDR, 3, kvd_pte_frame(pte)), "of 1201");
 	BREAK(at, entry->pte, 0, "holds 511, its link says 512");
 	engine_end(at.engine);
 }
@@ -118,7 +118,7 @@ static void test_broken_pool(void **state)
 static void test_broken_frames(void **state)
 {
 	struct broken at = setup();
-	const struct kvd_tier *tier = &at.engine->head->tiers[KVD_TIER_DDR];
+	const struct kvd_tier *tier = &at.engine->head->tiers[KVD_ABI_TIER_DDR];
 	uint64_t *words = (uint64_t *)(void *)(at.engine->base + tier->level_at[0]);
 	uint64_t *above = (uint64_t *)(void *)(at.engine->base + tier->level_at[1]);
 

@@ -36,26 +36,26 @@ static uint64_t draw_number(void)
 
 static void fill_buffer(uint64_t *buffer)
 {
-	struct kvd_engine_map_run *runs = (void *)buffer;
+	struct kvd_abi_map_run *runs = (void *)buffer;
 
 	for (uint32_t i = 0; i < BUFFER_WORDS; i++)
 		buffer[i] = draw_number();
 	/* Mostly runs that are nearly good. */
 	for (uint32_t i = 0; draw() % 8 && i < 4; i++)
-		runs[i] = (struct kvd_engine_map_run){draw_number(), 1 + draw() % 9, (uint32_t)draw() % 18, draw() % 30 == 0};
+		runs[i] = (struct kvd_abi_map_run){draw_number(), 1 + draw() % 9, (uint32_t)draw() % 18, draw() % 30 == 0};
 }
 
 /* Half of the commands MAP; a session is destroyed seldom enough to hold something. */
 static uint16_t draw_op(void)
 {
-	uint16_t op = (uint16_t)(draw() % (KVD_OP_RESIZE + 2));
+	uint16_t op = (uint16_t)(draw() % (KVD_ABI_OP_RESIZE + 2));
 
-	return draw() % 2 || (op == KVD_OP_SESSION_DESTROY && draw() % 8) ? KVD_OP_MAP : op;
+	return draw() % 2 || (op == KVD_ABI_OP_SESSION_DESTROY && draw() % 8) ? KVD_ABI_OP_MAP : op;
 }
 
-static struct kvd_engine_cmd draw_command(const uint64_t *sessions, uint64_t *buffer)
+static struct kvd_abi_cmd draw_command(const uint64_t *sessions, uint64_t *buffer)
 {
-	return (struct kvd_engine_cmd){
+	return (struct kvd_abi_cmd){
 		.id = (uint32_t)draw(),
 		.op = draw_op(),
 		.flags = (uint16_t)(draw() % 2 ? 0 : draw() % 9),
@@ -72,19 +72,19 @@ static struct kvd_engine_cmd draw_command(const uint64_t *sessions, uint64_t *bu
 }
 
 /* Make a command one that can succeed: pure noise would hardly map a page and shrink the tiers to nothing. */
-static void mend(struct kvd_engine_cmd *cmd)
+static void mend(struct kvd_abi_cmd *cmd)
 {
 	switch (cmd->op) {
-	case KVD_OP_MAP:
+	case KVD_ABI_OP_MAP:
 		cmd->count = draw() % 3;
-		cmd->flags &= KVD_MAP_RESERVED;
+		cmd->flags &= KVD_ABI_CMD_FLAGS_MAP_RESERVED_MASK;
 		break;
-	case KVD_OP_REMAP:
+	case KVD_ABI_OP_REMAP:
 		cmd->flags = (uint16_t)(draw() % 8);
 		cmd->first_page = 0;
 		cmd->other_slot = (uint16_t)(cmd->slot ^ 1);
 		break;
-	case KVD_OP_RESIZE:
+	case KVD_ABI_OP_RESIZE:
 		cmd->count = draw() % TEST_NVME_BLOCKS;
 		break;
 	default:
@@ -93,11 +93,11 @@ static void mend(struct kvd_engine_cmd *cmd)
 }
 
 /* Know the sessions that live; 0: none. */
-static void follow(uint64_t *sessions, const struct kvd_engine_cmd *cmd, const struct kvd_engine_cpl *cpl)
+static void follow(uint64_t *sessions, const struct kvd_abi_cmd *cmd, const struct kvd_abi_cpl *cpl)
 {
-	bool created = cmd->op == KVD_OP_SESSION_CREATE;
+	bool created = cmd->op == KVD_ABI_OP_SESSION_CREATE;
 
-	if (!created && cmd->op != KVD_OP_SESSION_DESTROY)
+	if (!created && cmd->op != KVD_ABI_OP_SESSION_DESTROY)
 		return;
 	for (uint32_t i = 0; i < SESSIONS; i++) {
 		if (sessions[i] == (created ? 0 : cmd->session)) {
@@ -111,13 +111,13 @@ static void test_noise(void **state)
 {
 	static uint64_t buffer[BUFFER_WORDS];
 	uint64_t sessions[SESSIONS] = {0};
-	uint64_t seen[KVD_STATUS_EXISTS + 1] = {0};
+	uint64_t seen[KVD_ABI_STATUS_EXISTS + 1] = {0};
 	kvd_engine *engine = engine_new(&test_config);
 
 	(void)state;
 	for (uint32_t i = 0; i < COMMANDS; i++) {
-		struct kvd_engine_cmd cmd;
-		struct kvd_engine_cpl cpl;
+		struct kvd_abi_cmd cmd;
+		struct kvd_abi_cpl cpl;
 
 		fill_buffer(buffer);
 		cmd = draw_command(sessions, buffer);
@@ -125,17 +125,17 @@ static void test_noise(void **state)
 			mend(&cmd);
 		kvd_engine_submit(engine, &cmd, &cpl, 1);
 		assert_int_equal(cpl.id, cmd.id);
-		assert_true(cpl.status <= KVD_STATUS_EXISTS);
+		assert_true(cpl.status <= KVD_ABI_STATUS_EXISTS);
 		seen[cpl.status]++;
-		if (cpl.status == KVD_STATUS_OK)
+		if (cpl.status == KVD_ABI_STATUS_OK)
 			follow(sessions, &cmd, &cpl);
 		/* Give big leases back, or nothing could move any more. */
-		if (cmd.op == KVD_OP_LEASE && cpl.result0 > 1)
+		if (cmd.op == KVD_ABI_OP_LEASE && cpl.result0 > 1)
 			assert_ok(lease(engine, cmd.session, 0 - (int64_t)cpl.result0));
 		if (i % CHECK_EVERY == 0)
 			assert_consistent(engine);
 	}
-	for (uint32_t status = 0; status <= KVD_STATUS_EXISTS; status++)
+	for (uint32_t status = 0; status <= KVD_ABI_STATUS_EXISTS; status++)
 		assert_true(seen[status] > COMMANDS / 10000);
 	engine_end(engine);
 }

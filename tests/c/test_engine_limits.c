@@ -32,11 +32,11 @@ static void test_bad_configurations(void **state)
 	REFUSED(arena_bytes, 0);
 	REFUSED(arena_bytes, 4096);
 	REFUSED(arena_bytes, KVD_ARENA_BYTES_MAX + 1);
-	REFUSED(capacity_blocks[KVD_TIER_NONE], 1);
-	REFUSED(capacity_blocks[KVD_TIER_DDR], KVD_BLOCKS_MAX + 1);
-	REFUSED(capacity_blocks[KVD_TIER_DDR], KVD_FRAMES_MAX + 1);
-	REFUSED(total_frames[KVD_TIER_CARD], 1);
-	REFUSED(total_frames[KVD_TIER_DDR], KVD_FRAMES_MAX + 1);
+	REFUSED(capacity_blocks[KVD_ABI_TIER_NONE], 1);
+	REFUSED(capacity_blocks[KVD_ABI_TIER_DDR], KVD_BLOCKS_MAX + 1);
+	REFUSED(capacity_blocks[KVD_ABI_TIER_DDR], KVD_FRAMES_MAX + 1);
+	REFUSED(total_frames[KVD_ABI_TIER_CARD], 1);
+	REFUSED(total_frames[KVD_ABI_TIER_DDR], KVD_FRAMES_MAX + 1);
 #undef REFUSED
 	config = test_config;
 	memset(config.capacity_blocks, 0, sizeof(config.capacity_blocks));
@@ -52,13 +52,13 @@ static void test_sessions_run_out(void **state)
 	(void)state;
 	for (uint64_t i = 0; i < 8; i++)
 		sessions[i] = session_new(engine, i * 1000);
-	assert_status(create(engine, 1), KVD_STATUS_NO_TABLE);
-	assert_status(create(engine, 3000), KVD_STATUS_EXISTS);
+	assert_status(create(engine, 1), KVD_ABI_STATUS_NO_TABLE);
+	assert_status(create(engine, 3000), KVD_ABI_STATUS_EXISTS);
 	assert_ok(destroy(engine, sessions[3]));
 	assert_ok(destroy(engine, sessions[5]));
 	assert_ok(create(engine, 1));
 	assert_ok(create(engine, UINT64_MAX));
-	assert_status(create(engine, 2), KVD_STATUS_NO_TABLE);
+	assert_status(create(engine, 2), KVD_ABI_STATUS_NO_TABLE);
 	engine_end(engine);
 }
 
@@ -76,19 +76,19 @@ static void test_arena_runs_out(void **state)
 	engine = engine_new(&config);
 	session = session_new(engine, 1);
 	for (;; mapped++) {
-		const struct kvd_engine_map_run runs[] = {
+		const struct kvd_abi_map_run runs[] = {
 			{mapped << 30 | 511, 2, 1, 0},
 			{mapped << 30 | 1 << 20, 1, 1, 0},
 		};
 
-		reply = map_runs(engine, session, 0, KVD_TIER_NVME, runs, 2, 0);
+		reply = map_runs(engine, session, 0, KVD_ABI_TIER_NVME, runs, 2, 0);
 		if (reply.status)
 			break;
 		assert_true(mapped < 1000);
 	}
-	assert_status(reply, KVD_STATUS_NO_TABLE);
+	assert_status(reply, KVD_ABI_STATUS_NO_TABLE);
 	assert_true(mapped > 10);
-	assert_int_equal(tier_info(engine, KVD_TIER_NVME).used_frames, mapped * 3);
+	assert_int_equal(tier_info(engine, KVD_ABI_TIER_NVME).used_frames, mapped * 3);
 	assert_consistent(engine);
 	assert_int_equal(unmap(engine, session, 0, 0, ALL).result0, mapped * 3);
 	kvd_engine_stats(engine, &stats);
@@ -96,7 +96,7 @@ static void test_arena_runs_out(void **state)
 	assert_int_equal(stats.mapped_pages, 0);
 	/* All that was freed can be used again. */
 	for (uint64_t i = 0; i < mapped; i++)
-		assert_ok(map(engine, session, 0, KVD_TIER_NVME, i << 30 | 511, 2, 1));
+		assert_ok(map(engine, session, 0, KVD_ABI_TIER_NVME, i << 30 | 511, 2, 1));
 	engine_end(engine);
 }
 
@@ -107,23 +107,23 @@ static void test_frames_run_out(void **state)
 	uint64_t session;
 
 	(void)state;
-	config.total_frames[KVD_TIER_DDR] = 4099;
-	config.capacity_blocks[KVD_TIER_DDR] = 100000;
+	config.total_frames[KVD_ABI_TIER_DDR] = 4099;
+	config.capacity_blocks[KVD_ABI_TIER_DDR] = 100000;
 	engine = engine_new(&config);
 	session = session_new(engine, 1);
-	assert_status(map(engine, session, 0, KVD_TIER_DDR, 0, 4100, 1), KVD_STATUS_NO_SPACE);
-	assert_status(map(engine, session, 0, KVD_TIER_DDR, 0, ALL, 16), KVD_STATUS_NO_SPACE);
-	assert_ok(map(engine, session, 0, KVD_TIER_DDR, 0, 4099, 1));
+	assert_status(map(engine, session, 0, KVD_ABI_TIER_DDR, 0, 4100, 1), KVD_ABI_STATUS_NO_SPACE);
+	assert_status(map(engine, session, 0, KVD_ABI_TIER_DDR, 0, ALL, 16), KVD_ABI_STATUS_NO_SPACE);
+	assert_ok(map(engine, session, 0, KVD_ABI_TIER_DDR, 0, 4099, 1));
 	assert_int_equal(one_run(engine, session, 0, 0, ALL).count, 4099);
-	assert_status(map(engine, session, 1, KVD_TIER_DDR, 0, 1, 1), KVD_STATUS_NO_SPACE);
+	assert_status(map(engine, session, 1, KVD_ABI_TIER_DDR, 0, 1, 1), KVD_ABI_STATUS_NO_SPACE);
 	/* The holes are found again, from where the last one was taken and round. */
 	for (uint64_t page = 0; page < 4099; page += 64)
 		assert_int_equal(unmap(engine, session, 0, page, 1).result0, 1);
 	assert_consistent(engine);
-	assert_ok(map(engine, session, 1, KVD_TIER_DDR, 0, 65, 1));
-	assert_int_equal(tier_info(engine, KVD_TIER_DDR).used_frames, 4099);
+	assert_ok(map(engine, session, 1, KVD_ABI_TIER_DDR, 0, 65, 1));
+	assert_int_equal(tier_info(engine, KVD_ABI_TIER_DDR).used_frames, 4099);
 	assert_int_equal(unmap(engine, session, 0, 0, ALL).result0, 4099 - 65);
-	assert_ok(map(engine, session, 2, KVD_TIER_DDR, 0, 4099 - 65, 1));
+	assert_ok(map(engine, session, 2, KVD_ABI_TIER_DDR, 0, 4099 - 65, 1));
 	engine_end(engine);
 }
 
@@ -134,10 +134,10 @@ static void test_frames_come_in_runs(void **state)
 	uint64_t session = session_new(engine, 1);
 
 	(void)state;
-	assert_ok(map(engine, session, 0, KVD_TIER_DDR, 0, 1000, 1));
+	assert_ok(map(engine, session, 0, KVD_ABI_TIER_DDR, 0, 1000, 1));
 	for (uint64_t page = 0; page < 1000; page += 2)
 		assert_int_equal(unmap(engine, session, 0, page, 1).result0, 1);
-	assert_ok(map(engine, session, 1, KVD_TIER_DDR, 0, 500, 1));
+	assert_ok(map(engine, session, 1, KVD_ABI_TIER_DDR, 0, 500, 1));
 	assert_int_equal(one_run(engine, session, 1, 0, ALL).count, 500);
 	engine_end(engine);
 }
@@ -150,13 +150,13 @@ static void test_frames_of_one_word(void **state)
 
 	(void)state;
 	for (uint64_t frames = 1; frames <= 130; frames++) {
-		config.total_frames[KVD_TIER_DDR] = frames;
+		config.total_frames[KVD_ABI_TIER_DDR] = frames;
 		engine = engine_new(&config);
 		session = session_new(engine, 1);
-		assert_ok(map(engine, session, 0, KVD_TIER_DDR, 0, frames, 1));
-		assert_status(map(engine, session, 1, KVD_TIER_DDR, 0, 1, 1), KVD_STATUS_NO_SPACE);
+		assert_ok(map(engine, session, 0, KVD_ABI_TIER_DDR, 0, frames, 1));
+		assert_status(map(engine, session, 1, KVD_ABI_TIER_DDR, 0, 1, 1), KVD_ABI_STATUS_NO_SPACE);
 		assert_int_equal(unmap(engine, session, 0, frames / 2, 1).result0, 1);
-		assert_ok(map(engine, session, 1, KVD_TIER_DDR, 0, 1, 1));
+		assert_ok(map(engine, session, 1, KVD_ABI_TIER_DDR, 0, 1, 1));
 		assert_int_equal(one_run(engine, session, 1, 0, 1).first_frame, frames / 2);
 		engine_end(engine);
 	}
@@ -172,23 +172,23 @@ static void test_sparse_tables_are_thin(void **state)
 	uint64_t small;
 
 	(void)state;
-	assert_ok(map(engine, session, 1, KVD_TIER_DDR, 0, 8, 1));
+	assert_ok(map(engine, session, 1, KVD_ABI_TIER_DDR, 0, 8, 1));
 	small = engine->head->table_bytes;
 	assert_int_equal(small, 64);
 	for (size_t i = 0; i < count; i++) {
-		struct kvd_engine_run run;
+		struct kvd_abi_run run;
 
-		assert_ok(map(engine, session, 0, KVD_TIER_DDR, far[i], 1, 1));
+		assert_ok(map(engine, session, 0, KVD_ABI_TIER_DDR, far[i], 1, 1));
 		run = one_run(engine, session, 0, far[i], 1);
 		assert_int_equal(run.first_page, far[i]);
 		assert_int_equal(run.count, 1);
 		assert_consistent(engine);
 	}
 	assert_true(engine->head->table_bytes < small + count * 4 * KVD_NODE_BYTES_MAX);
-	assert_status(map(engine, session, 0, KVD_TIER_DDR, 1ull << 46, 1, 1), KVD_STATUS_ALREADY_MAPPED);
-	assert_int_equal(session_info(engine, session).mapped_pages[KVD_TIER_DDR], count + 8);
+	assert_status(map(engine, session, 0, KVD_ABI_TIER_DDR, 1ull << 46, 1, 1), KVD_ABI_STATUS_ALREADY_MAPPED);
+	assert_int_equal(session_info(engine, session).mapped_pages[KVD_ABI_TIER_DDR], count + 8);
 	assert_int_equal(unmap(engine, session, 0, 512, UINT64_MAX).result0, count - 3);
-	assert_int_equal(session_info(engine, session).mapped_pages[KVD_TIER_DDR], 3 + 8);
+	assert_int_equal(session_info(engine, session).mapped_pages[KVD_ABI_TIER_DDR], 3 + 8);
 	assert_int_equal(engine->head->table_bytes, small + KVD_NODE_BYTES_MAX);
 	engine_end(engine);
 }
@@ -199,16 +199,16 @@ static void test_dense_tables_are_small(void **state)
 	uint64_t session = session_new(engine, 1);
 
 	(void)state;
-	assert_ok(map(engine, session, 0, KVD_TIER_NVME, 0, 5000, 1));
+	assert_ok(map(engine, session, 0, KVD_ABI_TIER_NVME, 0, 5000, 1));
 	assert_true(engine->head->table_bytes <= 5000 * 9);
 	for (uint64_t page = 0; page < 520; page++)
-		assert_ok(map(engine, session, 1, KVD_TIER_NVME, page, 1, 1));
+		assert_ok(map(engine, session, 1, KVD_ABI_TIER_NVME, page, 1, 1));
 	assert_true(engine->head->table_bytes <= 5520 * 9);
 	assert_ok(destroy(engine, session));
 	/* Whatever its size, an object costs less than 16 bytes a page, and one node. */
 	for (uint64_t pages = 1; pages < 2000; pages++) {
 		session = session_new(engine, 1);
-		assert_ok(map(engine, session, 0, KVD_TIER_NVME, 0, pages, 1));
+		assert_ok(map(engine, session, 0, KVD_ABI_TIER_NVME, 0, pages, 1));
 		assert_true(engine->head->table_bytes <= KVD_UNIT_BYTES + pages * 16);
 		assert_ok(destroy(engine, session));
 	}
@@ -220,19 +220,19 @@ static void check_reset(kvd_engine *engine)
 	uint64_t session = session_new(engine, 1);
 	uint64_t again;
 
-	assert_ok(map(engine, session, 0, KVD_TIER_DDR, 0, 100, 1));
-	assert_ok(reserve(engine, session, KVD_TIER_DDR, 100));
+	assert_ok(map(engine, session, 0, KVD_ABI_TIER_DDR, 0, 100, 1));
+	assert_ok(reserve(engine, session, KVD_ABI_TIER_DDR, 100));
 	assert_ok(lease(engine, session, 1));
-	assert_ok(resize(engine, KVD_TIER_DDR, 1000));
+	assert_ok(resize(engine, KVD_ABI_TIER_DDR, 1000));
 	assert_int_equal(kvd_engine_reset(engine), 0);
 	assert_consistent(engine);
-	assert_int_equal(tier_info(engine, KVD_TIER_DDR).capacity_blocks, 1000);
-	assert_int_equal(tier_info(engine, KVD_TIER_DDR).reserved_blocks, 0);
-	assert_int_equal(tier_info(engine, KVD_TIER_DDR).used_frames, 0);
+	assert_int_equal(tier_info(engine, KVD_ABI_TIER_DDR).capacity_blocks, 1000);
+	assert_int_equal(tier_info(engine, KVD_ABI_TIER_DDR).reserved_blocks, 0);
+	assert_int_equal(tier_info(engine, KVD_ABI_TIER_DDR).used_frames, 0);
 	again = session_new(engine, 1);
 	assert_true(again != session);
-	assert_status(unmap(engine, session, 0, 0, 1), KVD_STATUS_NO_SESSION);
-	assert_ok(map(engine, again, 0, KVD_TIER_DDR, 0, 1000, 1));
+	assert_status(unmap(engine, session, 0, 0, 1), KVD_ABI_STATUS_NO_SESSION);
+	assert_ok(map(engine, again, 0, KVD_ABI_TIER_DDR, 0, 1000, 1));
 	engine_end(engine);
 }
 

@@ -32,10 +32,10 @@ struct model {
 	uint64_t stale;
 	int64_t leases[SESSIONS];
 	struct place at[SESSIONS][SLOTS][PLACES];
-	uint64_t reserved[SESSIONS][KVD_TIER_COUNT];
-	uint64_t capacity[KVD_TIER_COUNT];
-	uint64_t frames[KVD_TIER_COUNT];
-	uint64_t seen[KVD_STATUS_EXISTS + 1];
+	uint64_t reserved[SESSIONS][KVD_ABI_TIER_COUNT];
+	uint64_t capacity[KVD_ABI_TIER_COUNT];
+	uint64_t frames[KVD_ABI_TIER_COUNT];
+	uint64_t seen[KVD_ABI_STATUS_EXISTS + 1];
 };
 
 static uint64_t page_of(uint32_t place)
@@ -55,13 +55,13 @@ static uint32_t draw(struct model *model, uint32_t limit)
 
 static uint32_t draw_tier(struct model *model)
 {
-	return draw(model, 2) ? KVD_TIER_DDR : KVD_TIER_NVME;
+	return draw(model, 2) ? KVD_ABI_TIER_DDR : KVD_ABI_TIER_NVME;
 }
 
 /* What a tier holds: used blocks, used frames and reserved blocks, counted anew. */
-static void count(const struct model *model, uint32_t tier, struct kvd_engine_tier_info *info)
+static void count(const struct model *model, uint32_t tier, struct kvd_abi_tier_info *info)
 {
-	*info = (struct kvd_engine_tier_info){
+	*info = (struct kvd_abi_tier_info){
 		.capacity_blocks = model->capacity[tier],
 		.total_frames = model->frames[tier],
 	};
@@ -79,8 +79,8 @@ static void count(const struct model *model, uint32_t tier, struct kvd_engine_ti
 static bool admit(const struct model *model, uint32_t session, uint32_t tier, uint64_t frames, uint64_t blocks,
 		  uint16_t flags)
 {
-	struct kvd_engine_tier_info info;
-	uint64_t own = flags & KVD_MAP_RESERVED ? model->reserved[session][tier] : 0;
+	struct kvd_abi_tier_info info;
+	uint64_t own = flags & KVD_ABI_CMD_FLAGS_MAP_RESERVED_MASK ? model->reserved[session][tier] : 0;
 	uint64_t pool = blocks > own ? blocks - own : 0;
 
 	count(model, tier, &info);
@@ -92,7 +92,7 @@ static void charge(struct model *model, uint32_t session, uint32_t tier, uint64_
 {
 	uint64_t *own = &model->reserved[session][tier];
 
-	if (flags & KVD_MAP_RESERVED)
+	if (flags & KVD_ABI_CMD_FLAGS_MAP_RESERVED_MASK)
 		*own -= blocks < *own ? blocks : *own;
 }
 
@@ -106,7 +106,7 @@ static void expect(struct model *model, struct test_reply reply, uint32_t status
 /* Compare a slot, page by page; a frame that the model does not know yet (mapped just now) is learnt. */
 static void compare_slot(struct model *model, uint32_t session, uint32_t slot)
 {
-	static struct kvd_engine_run runs[PLACES];
+	static struct kvd_abi_run runs[PLACES];
 	struct test_reply reply =
 		translate(model->engine, model->handle[session], (uint16_t)slot, 0, KVD_PAGES_MAX, runs, PLACES);
 	uint64_t run = 0, into = 0;
@@ -137,10 +137,10 @@ static void do_create(struct model *model, uint32_t session)
 	struct test_reply reply = create(model->engine, session * 17);
 
 	if (model->handle[session]) {
-		expect(model, reply, KVD_STATUS_EXISTS, model->handle[session]);
+		expect(model, reply, KVD_ABI_STATUS_EXISTS, model->handle[session]);
 		return;
 	}
-	expect(model, reply, KVD_STATUS_OK, reply.result0);
+	expect(model, reply, KVD_ABI_STATUS_OK, reply.result0);
 	model->handle[session] = reply.result0;
 }
 
@@ -150,14 +150,14 @@ static void do_destroy(struct model *model, uint32_t session)
 	uint64_t pages = 0;
 
 	if (model->leases[session]) {
-		expect(model, reply, KVD_STATUS_LEASED, 0);
+		expect(model, reply, KVD_ABI_STATUS_LEASED, 0);
 		return;
 	}
 	for (uint32_t i = 0; i < SLOTS * PLACES; i++)
 		pages += model->at[session][i / PLACES][i % PLACES].tier != 0;
 	memset(model->at[session], 0, sizeof(model->at[session]));
 	memset(model->reserved[session], 0, sizeof(model->reserved[session]));
-	expect(model, reply, KVD_STATUS_OK, pages);
+	expect(model, reply, KVD_ABI_STATUS_OK, pages);
 	model->stale = model->handle[session];
 	model->handle[session] = 0;
 }
@@ -168,11 +168,11 @@ static void do_lease(struct model *model, uint32_t session)
 	struct test_reply reply = lease(model->engine, model->handle[session], delta);
 
 	if (model->leases[session] + delta < 0) {
-		expect(model, reply, KVD_STATUS_BAD_ARGUMENT, 0);
+		expect(model, reply, KVD_ABI_STATUS_BAD_ARGUMENT, 0);
 		return;
 	}
 	model->leases[session] += delta;
-	expect(model, reply, KVD_STATUS_OK, (uint64_t)model->leases[session]);
+	expect(model, reply, KVD_ABI_STATUS_OK, (uint64_t)model->leases[session]);
 }
 
 static void do_reserve(struct model *model, uint32_t session)
@@ -183,21 +183,21 @@ static void do_reserve(struct model *model, uint32_t session)
 	struct test_reply reply = reserve(model->engine, model->handle[session], tier, blocks);
 
 	if (blocks > own && !admit(model, session, tier, 0, blocks - own, 0)) {
-		expect(model, reply, KVD_STATUS_NO_SPACE, 0);
+		expect(model, reply, KVD_ABI_STATUS_NO_SPACE, 0);
 		return;
 	}
 	model->reserved[session][tier] = blocks;
-	expect(model, reply, KVD_STATUS_OK, 0);
+	expect(model, reply, KVD_ABI_STATUS_OK, 0);
 }
 
 static void do_map(struct model *model, uint32_t session, uint32_t slot)
 {
 	static struct place copy[PLACES];
-	struct kvd_engine_map_run runs[RUNS];
+	struct kvd_abi_map_run runs[RUNS];
 	struct place *place = model->at[session][slot];
 	uint32_t tier = draw_tier(model);
 	uint32_t many = 1 + draw(model, RUNS);
-	uint16_t flags = draw(model, 2) ? KVD_MAP_RESERVED : 0;
+	uint16_t flags = draw(model, 2) ? KVD_ABI_CMD_FLAGS_MAP_RESERVED_MASK : 0;
 	uint64_t pages = 0, blocks = 0;
 	bool twice = false;
 	struct test_reply reply;
@@ -208,7 +208,7 @@ static void do_map(struct model *model, uint32_t session, uint32_t slot)
 		uint32_t first = draw(model, 4) * WINDOW + offset;
 		uint32_t length = 1 + draw(model, draw(model, 4) ? 12 : WINDOW) % (WINDOW - offset);
 
-		runs[i] = (struct kvd_engine_map_run){page_of(first), length, 1 + draw(model, TEST_PAGE_BLOCKS), 0};
+		runs[i] = (struct kvd_abi_map_run){page_of(first), length, 1 + draw(model, TEST_PAGE_BLOCKS), 0};
 		for (uint32_t j = first; j < first + length; j++) {
 			twice = twice || copy[j].tier;
 			copy[j] = (struct place){tier, runs[i].blocks, UINT64_MAX};
@@ -218,11 +218,11 @@ static void do_map(struct model *model, uint32_t session, uint32_t slot)
 	}
 	reply = map_runs(model->engine, model->handle[session], (uint16_t)slot, tier, runs, many, flags);
 	if (!admit(model, session, tier, pages, blocks, flags)) {
-		expect(model, reply, KVD_STATUS_NO_SPACE, 0);
+		expect(model, reply, KVD_ABI_STATUS_NO_SPACE, 0);
 	} else if (twice) {
-		expect(model, reply, KVD_STATUS_ALREADY_MAPPED, 0);
+		expect(model, reply, KVD_ABI_STATUS_ALREADY_MAPPED, 0);
 	} else {
-		expect(model, reply, KVD_STATUS_OK, pages);
+		expect(model, reply, KVD_ABI_STATUS_OK, pages);
 		charge(model, session, tier, blocks, flags);
 		memcpy(place, copy, sizeof(copy));
 	}
@@ -256,7 +256,7 @@ static void do_unmap(struct model *model, uint32_t session, uint32_t slot)
 		*place = (struct place){0};
 	}
 	reply = unmap(model->engine, model->handle[session], (uint16_t)slot, first, pages);
-	expect(model, reply, KVD_STATUS_OK, gone);
+	expect(model, reply, KVD_ABI_STATUS_OK, gone);
 }
 
 static void do_remap(struct model *model, uint32_t session, uint32_t slot)
@@ -266,8 +266,8 @@ static void do_remap(struct model *model, uint32_t session, uint32_t slot)
 	uint32_t other = (slot + 1 + draw(model, SLOTS - 1)) % SLOTS;
 	uint32_t tier = draw_tier(model);
 	uint16_t flags = (uint16_t)draw(model, 8);
-	bool keep = flags & KVD_REMAP_KEEP, take = flags & KVD_REMAP_TAKE;
-	uint32_t status = model->leases[session] ? KVD_STATUS_LEASED : KVD_STATUS_OK;
+	bool keep = flags & KVD_ABI_CMD_FLAGS_REMAP_KEEP_MASK, take = flags & KVD_ABI_CMD_FLAGS_REMAP_TAKE_MASK;
+	uint32_t status = model->leases[session] ? KVD_ABI_STATUS_LEASED : KVD_ABI_STATUS_OK;
 	uint64_t first, pages, moved = 0, blocks = 0;
 	struct test_reply reply;
 
@@ -280,9 +280,9 @@ static void do_remap(struct model *model, uint32_t session, uint32_t slot)
 		if (!old.tier || old.tier == tier || !in_range(i, first, pages))
 			continue;
 		if (take && side.tier != tier)
-			status = KVD_STATUS_NOT_MAPPED;
+			status = KVD_ABI_STATUS_NOT_MAPPED;
 		else if (!take && keep && side.tier)
-			status = KVD_STATUS_ALREADY_MAPPED;
+			status = KVD_ABI_STATUS_ALREADY_MAPPED;
 		now[0][i] = take ? side : (struct place){tier, old.blocks, UINT64_MAX};
 		if (keep || take)
 			now[1][i] = keep ? old : (struct place){0};
@@ -290,7 +290,7 @@ static void do_remap(struct model *model, uint32_t session, uint32_t slot)
 		blocks += old.blocks;
 	}
 	if (!status && !take && !admit(model, session, tier, moved, blocks, flags))
-		status = KVD_STATUS_NO_SPACE;
+		status = KVD_ABI_STATUS_NO_SPACE;
 	reply = remap(model->engine, model->handle[session], (uint16_t)slot, (uint16_t)other, tier, first, pages, flags);
 	expect(model, reply, status, status ? 0 : moved);
 	if (!status) {
@@ -308,14 +308,14 @@ static void do_resize(struct model *model)
 	uint32_t tier = draw_tier(model);
 
 	model->capacity[tier] = draw(model, 20000);
-	expect(model, resize(model->engine, tier, model->capacity[tier]), KVD_STATUS_OK, 0);
+	expect(model, resize(model->engine, tier, model->capacity[tier]), KVD_ABI_STATUS_OK, 0);
 }
 
 static void compare_books(struct model *model)
 {
-	for (uint32_t tier = KVD_TIER_DDR; tier <= KVD_TIER_NVME; tier += KVD_TIER_NVME - KVD_TIER_DDR) {
-		struct kvd_engine_tier_info told = tier_info(model->engine, tier);
-		struct kvd_engine_tier_info counted;
+	for (uint32_t tier = KVD_ABI_TIER_DDR; tier <= KVD_ABI_TIER_NVME; tier += KVD_ABI_TIER_NVME - KVD_ABI_TIER_DDR) {
+		struct kvd_abi_tier_info told = tier_info(model->engine, tier);
+		struct kvd_abi_tier_info counted;
 
 		count(model, tier, &counted);
 		assert_memory_equal(&told, &counted, sizeof(told));
@@ -330,7 +330,7 @@ static void step(struct model *model)
 	uint32_t choice = draw(model, 100);
 
 	if (!model->handle[session]) {
-		expect(model, unmap(model->engine, model->stale, 0, 0, 1), KVD_STATUS_NO_SESSION, 0);
+		expect(model, unmap(model->engine, model->stale, 0, 0, 1), KVD_ABI_STATUS_NO_SESSION, 0);
 		do_create(model, session);
 	} else if (choice < 40) {
 		do_map(model, session, slot);
@@ -357,13 +357,13 @@ static void run_seed(uint64_t seed)
 	struct model *model = calloc(1, sizeof(*model));
 
 	assert_non_null(model);
-	config.total_frames[KVD_TIER_DDR] = DDR_FRAMES;
+	config.total_frames[KVD_ABI_TIER_DDR] = DDR_FRAMES;
 	model->engine = engine_new(&config);
 	model->random = seed;
-	for (uint32_t tier = 0; tier < KVD_TIER_COUNT; tier++)
+	for (uint32_t tier = 0; tier < KVD_ABI_TIER_COUNT; tier++)
 		model->capacity[tier] = config.capacity_blocks[tier];
-	model->frames[KVD_TIER_DDR] = DDR_FRAMES;
-	model->frames[KVD_TIER_NVME] = TEST_NVME_BLOCKS;
+	model->frames[KVD_ABI_TIER_DDR] = DDR_FRAMES;
+	model->frames[KVD_ABI_TIER_NVME] = TEST_NVME_BLOCKS;
 	for (uint32_t i = 0; i < COMMANDS; i++) {
 		step(model);
 		if (i % CHECK_EVERY == 0)
@@ -371,12 +371,12 @@ static void run_seed(uint64_t seed)
 	}
 	compare_books(model);
 	/* The run was worth something: each of these ends was met often. */
-	assert_true(model->seen[KVD_STATUS_OK] > COMMANDS / 4);
-	assert_true(model->seen[KVD_STATUS_NO_SESSION] > COMMANDS / 1000);
-	assert_true(model->seen[KVD_STATUS_NO_SPACE] > COMMANDS / 100);
-	assert_true(model->seen[KVD_STATUS_ALREADY_MAPPED] > COMMANDS / 100);
-	assert_true(model->seen[KVD_STATUS_NOT_MAPPED] > COMMANDS / 200);
-	assert_true(model->seen[KVD_STATUS_LEASED] > COMMANDS / 100);
+	assert_true(model->seen[KVD_ABI_STATUS_OK] > COMMANDS / 4);
+	assert_true(model->seen[KVD_ABI_STATUS_NO_SESSION] > COMMANDS / 1000);
+	assert_true(model->seen[KVD_ABI_STATUS_NO_SPACE] > COMMANDS / 100);
+	assert_true(model->seen[KVD_ABI_STATUS_ALREADY_MAPPED] > COMMANDS / 100);
+	assert_true(model->seen[KVD_ABI_STATUS_NOT_MAPPED] > COMMANDS / 200);
+	assert_true(model->seen[KVD_ABI_STATUS_LEASED] > COMMANDS / 100);
 	engine_end(model->engine);
 	free(model);
 }

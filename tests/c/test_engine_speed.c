@@ -19,9 +19,9 @@ static const struct kvd_engine_config config = {
 	.arena_fd = -1,
 };
 
-static struct kvd_engine_cmd commands[BATCH];
-static struct kvd_engine_cpl completions[BATCH];
-static struct kvd_engine_run found[BATCH];
+static struct kvd_abi_cmd commands[BATCH];
+static struct kvd_abi_cpl completions[BATCH];
+static struct kvd_abi_run found[BATCH];
 static uint64_t sessions[OBJECTS];
 
 static double now_s(void)
@@ -61,18 +61,18 @@ static void report(const char *what, double count, double began)
 /* MAP whole objects, 256 pages a run, as a copied-in object has them. */
 static void fill(kvd_engine *engine)
 {
-	static struct kvd_engine_map_run run = {.count = OBJECT_PAGES, .blocks = 16};
+	static struct kvd_abi_map_run run = {.count = OBJECT_PAGES, .blocks = 16};
 	struct kvd_engine_stats stats;
 	double began = now_s();
 
 	for (uint32_t i = 0; i < OBJECTS; i++) {
-		commands[0] = (struct kvd_engine_cmd){.op = KVD_OP_SESSION_CREATE, .key = i};
+		commands[0] = (struct kvd_abi_cmd){.op = KVD_ABI_OP_SESSION_CREATE, .key = i};
 		submit(engine, 1);
 		sessions[i] = completions[0].result0;
-		commands[0] = (struct kvd_engine_cmd){
-			.op = KVD_OP_MAP,
+		commands[0] = (struct kvd_abi_cmd){
+			.op = KVD_ABI_OP_MAP,
 			.session = sessions[i],
-			.tier = KVD_TIER_NVME,
+			.tier = KVD_ABI_TIER_NVME,
 			.count = 1,
 			.buffer = (uintptr_t)&run,
 			.buffer_bytes = sizeof(run),
@@ -92,8 +92,8 @@ static void translate_random(kvd_engine *engine)
 		for (uint32_t i = 0; i < BATCH; i++) {
 			uint64_t at = draw();
 
-			commands[i] = (struct kvd_engine_cmd){
-				.op = KVD_OP_TRANSLATE,
+			commands[i] = (struct kvd_abi_cmd){
+				.op = KVD_ABI_OP_TRANSLATE,
 				.session = sessions[at % OBJECTS],
 				.first_page = at / OBJECTS % OBJECT_PAGES,
 				.count = 1,
@@ -108,23 +108,23 @@ static void translate_random(kvd_engine *engine)
 
 static void map_unmap_single(kvd_engine *engine)
 {
-	static struct kvd_engine_map_run runs[BATCH];
+	static struct kvd_abi_map_run runs[BATCH];
 	double began = now_s();
 
 	for (uint32_t round = 0; round < ROUNDS / 4; round++) {
 		for (uint32_t i = 0; i < BATCH; i += 2) {
-			runs[i] = (struct kvd_engine_map_run){.first_page = draw() % OBJECT_PAGES, .count = 1, .blocks = 16};
-			commands[i] = (struct kvd_engine_cmd){
-				.op = KVD_OP_MAP,
+			runs[i] = (struct kvd_abi_map_run){.first_page = draw() % OBJECT_PAGES, .count = 1, .blocks = 16};
+			commands[i] = (struct kvd_abi_cmd){
+				.op = KVD_ABI_OP_MAP,
 				.session = sessions[i % OBJECTS],
 				.slot = 1,
-				.tier = KVD_TIER_DDR,
+				.tier = KVD_ABI_TIER_DDR,
 				.count = 1,
 				.buffer = (uintptr_t)&runs[i],
 				.buffer_bytes = sizeof(runs[i]),
 			};
-			commands[i + 1] = (struct kvd_engine_cmd){
-				.op = KVD_OP_UNMAP,
+			commands[i + 1] = (struct kvd_abi_cmd){
+				.op = KVD_ABI_OP_UNMAP,
 				.session = commands[i].session,
 				.slot = 1,
 				.first_page = runs[i].first_page,
@@ -139,24 +139,24 @@ static void map_unmap_single(kvd_engine *engine)
 /* A batch of small objects mapped, then unmapped: pages a second of the whole cycle. */
 static void map_unmap_objects(kvd_engine *engine)
 {
-	static struct kvd_engine_map_run run = {.count = 256, .blocks = 16};
+	static struct kvd_abi_map_run run = {.count = 256, .blocks = 16};
 	uint32_t rounds = ROUNDS / 16;
 	double began = now_s();
 
 	for (uint32_t round = 0; round < rounds; round++) {
 		for (uint32_t i = 0; i < OBJECTS; i++)
-			commands[i] = (struct kvd_engine_cmd){
-				.op = KVD_OP_MAP,
+			commands[i] = (struct kvd_abi_cmd){
+				.op = KVD_ABI_OP_MAP,
 				.session = sessions[i],
 				.slot = 2,
-				.tier = KVD_TIER_DDR,
+				.tier = KVD_ABI_TIER_DDR,
 				.count = 1,
 				.buffer = (uintptr_t)&run,
 				.buffer_bytes = sizeof(run),
 			};
 		for (uint32_t i = 0; i < OBJECTS; i++)
-			commands[OBJECTS + i] = (struct kvd_engine_cmd){
-				.op = KVD_OP_UNMAP,
+			commands[OBJECTS + i] = (struct kvd_abi_cmd){
+				.op = KVD_ABI_OP_UNMAP,
 				.session = sessions[i],
 				.slot = 2,
 				.count = run.count,
@@ -171,20 +171,20 @@ static void remap_objects(kvd_engine *engine)
 	double began = now_s();
 
 	for (uint32_t i = 0; i < OBJECTS; i++)
-		commands[i] = (struct kvd_engine_cmd){
-			.op = KVD_OP_REMAP,
-			.flags = KVD_REMAP_KEEP,
+		commands[i] = (struct kvd_abi_cmd){
+			.op = KVD_ABI_OP_REMAP,
+			.flags = KVD_ABI_CMD_FLAGS_REMAP_KEEP_MASK,
 			.session = sessions[i],
 			.other_slot = 3,
-			.tier = KVD_TIER_DDR,
+			.tier = KVD_ABI_TIER_DDR,
 			.count = OBJECT_PAGES,
 		};
 	submit(engine, OBJECTS);
 	report("REMAP with KEEP, pages", GIANT_PAGES, began);
 	began = now_s();
 	for (uint32_t i = 0; i < OBJECTS; i++) {
-		commands[i].flags = KVD_REMAP_TAKE;
-		commands[i].tier = KVD_TIER_NVME;
+		commands[i].flags = KVD_ABI_CMD_FLAGS_REMAP_TAKE_MASK;
+		commands[i].tier = KVD_ABI_TIER_NVME;
 	}
 	submit(engine, OBJECTS);
 	report("REMAP with TAKE, pages", GIANT_PAGES, began);

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import struct
 import subprocess
 import sys
 from pathlib import Path
@@ -17,43 +18,37 @@ MADE = ("csrc/abi/abi.h", "driver/kvdriver/abi.py", "tests/c/test_abi.c", "docs/
 CTYPES = {"uint16_t": "H", "uint32_t": "I", "uint64_t": "Q"}
 
 
-@pytest.mark.parametrize(
-    ("enum", "prefix"), [(abi.Op, "KVD_OP_"), (abi.Status, "KVD_STATUS_"), (abi.Tier, "KVD_TIER_")]
-)
-def test_enums_are_the_engines(enum, prefix):
-    names = [name for name in dir(lib) if name.startswith(prefix) and name != "KVD_TIER_COUNT"]
+@pytest.mark.parametrize("enum", [abi.Op, abi.Status, abi.Tier, abi.State, abi.Event, abi.Format, abi.Syndrome])
+def test_enums_are_the_engines(enum):
+    prefix = f"KVD_ABI_{enum.__name__.upper()}_"
+    names = [name for name in dir(lib) if name.startswith(prefix) and not name.endswith("_COUNT")]
     assert {name.removeprefix(prefix): getattr(lib, name) for name in names} == {m.name: m.value for m in enum}
+    assert getattr(lib, prefix + "COUNT") == max(enum) + 1
 
 
-@pytest.mark.parametrize(
-    ("name", "mask"),
-    [
-        ("KVD_MAP_RESERVED", abi.CMD_FLAGS_MAP_RESERVED_MASK),
-        ("KVD_REMAP_KEEP", abi.CMD_FLAGS_REMAP_KEEP_MASK),
-        ("KVD_REMAP_TAKE", abi.CMD_FLAGS_REMAP_TAKE_MASK),
-    ],
-)
-def test_flags_are_the_engines(name, mask):
-    assert getattr(lib, name) == mask
-
-
-@pytest.mark.parametrize("name", ["cmd", "cpl", "map_run", "run", "tier_info", "session_info"])
+@pytest.mark.parametrize("name", [name for name, value in vars(abi).items() if isinstance(value, struct.Struct)])
 def test_structures_are_the_engines(name):
-    kind = ffi.typeof(f"struct kvd_engine_{name}")
+    kind = ffi.typeof(f"struct kvd_abi_{name.lower()}")
     codes = ""
     for _, member in kind.fields:
         array = member.type.kind == "array"
         item = member.type.item if array else member.type
         codes += (str(member.type.length) if array else "") + CTYPES[item.cname]
-    layout = getattr(abi, name.upper())
+    layout = getattr(abi, name)
     assert layout.format == "<" + codes
     assert layout.size == ffi.sizeof(kind)
-    assert getattr(abi, f"{name.upper()}_OFFSETS") == {field: member.offset for field, member in kind.fields}
+    assert getattr(abi, f"{name}_OFFSETS") == {field: member.offset for field, member in kind.fields}
+
+
+def test_every_state_but_the_last_can_be_left_and_reached():
+    reached = {to for row in abi.NEXT_STATE.values() for to in row.values()}
+    assert reached == set(abi.State)
+    assert [state for state, row in abi.NEXT_STATE.items() if not set(row.values()) - {state}] == [abi.State.CLOSED]
 
 
 @pytest.fixture
 def tree(tmp_path):
-    for name in ("pyproject.toml", "driver/spec/generate.py", "driver/spec/kvd.rdl", *MADE):
+    for name in ("pyproject.toml", "driver/spec/generate.py", "driver/spec/kvd.rdl", "driver/spec/session.toml", *MADE):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / name, tmp_path / name)
     return tmp_path
@@ -77,7 +72,7 @@ def test_a_changed_file_is_drift(tree, name):
 
 def test_a_changed_description_is_drift_everywhere(tree):
     description = tree / "driver/spec/kvd.rdl"
-    description.write_text(description.read_text().replace("resize = 11", "resize = 12"))
+    description.write_text(description.read_text().replace("flush = 23", "flush = 24"))
     done = generate(tree, "--check")
     assert done.returncode == 1
     assert [line.split(":")[0] for line in done.stdout.splitlines()] == [n for n in MADE if n != "tests/c/test_abi.c"]
@@ -85,7 +80,15 @@ def test_a_changed_description_is_drift_everywhere(tree):
 
 def test_a_hole_is_refused(tree):
     description = tree / "driver/spec/kvd.rdl"
-    description.write_text(description.read_text().replace("u64 result1 @0x10", "u64 result1 @0x18"))
+    description.write_text(description.read_text().replace("u64 scales_bytes @0x18;", "u64 scales_bytes @0x58;"))
     done = generate(tree, "--check")
     assert done.returncode == 1
-    assert "cpl.result1: at 24, not 16" in done.stderr
+    assert "transfer.page_offset: at 32, not 24" in done.stderr
+
+
+def test_a_transition_to_nowhere_is_refused(tree):
+    transitions = tree / "driver/spec/session.toml"
+    transitions.write_text(transitions.read_text().replace('open = "warming"', 'open = "lukewarm"'))
+    done = generate(tree, "--check")
+    assert done.returncode == 1
+    assert "states or events that kvd.rdl does not have" in done.stderr
