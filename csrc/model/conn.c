@@ -31,8 +31,8 @@ static void close_all(const int *fds, uint32_t count)
 
 void kvd_card_conn_fini(struct kvd_card_conn *conn)
 {
-	while (kvd_card_conn_resume(conn))
-		kvd_card_conn_next(conn);
+	while (conn->deferred_count)
+		kvd_card_conn_deferred_next(conn);
 	close_all(conn->fds, conn->fd_count);
 	free(conn->in);
 	free(conn->out);
@@ -158,24 +158,31 @@ int kvd_card_conn_defer(struct kvd_card_conn *conn)
 	return 0;
 }
 
-/* Only between messages: nothing is being received. */
-bool kvd_card_conn_resume(struct kvd_card_conn *conn)
+bool kvd_card_conn_deferred(struct kvd_card_conn *conn, struct kvd_card_request *out)
 {
 	struct kvd_card_deferred *deferred = &conn->deferred[conn->deferred_first];
 
 	if (!conn->deferred_count)
 		return false;
-	conn->deferred_first = (conn->deferred_first + 1) % KVD_CARD_DEFERRED_MAX;
-	conn->deferred_count--;
-	close_all(conn->fds, conn->fd_count);
-	conn->header = deferred->header;
-	conn->have = deferred->header.bytes;
-	conn->fd_count = deferred->fd_count;
-	memcpy(conn->in, deferred->payload, conn->have - HEADER_BYTES);
-	memcpy(conn->fds, deferred->fds, conn->fd_count * sizeof(int));
+	*out = (struct kvd_card_request){
+		.header = deferred->header,
+		.payload = deferred->payload,
+		.bytes = deferred->header.bytes - HEADER_BYTES,
+		.fds = deferred->fds,
+		.fd_count = deferred->fd_count,
+	};
+	return true;
+}
+
+void kvd_card_conn_deferred_next(struct kvd_card_conn *conn)
+{
+	struct kvd_card_deferred *deferred = &conn->deferred[conn->deferred_first];
+
+	close_all(deferred->fds, deferred->fd_count);
 	free(deferred->payload);
 	free(deferred->fds);
-	return true;
+	conn->deferred_first = (conn->deferred_first + 1) % KVD_CARD_DEFERRED_MAX;
+	conn->deferred_count--;
 }
 
 void kvd_card_conn_reply_begin(struct kvd_card_conn *conn, struct kvd_card_reply *reply)

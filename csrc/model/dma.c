@@ -67,6 +67,7 @@ void kvd_card_dma_clear(struct kvd_card_dma *dma)
 	if (dma->count)
 		(void)cover(dma, 0, dma->window_bytes);
 	dma->count = 0;
+	dma->indirect = 0;
 }
 
 /* The first map that ends after `iova`. */
@@ -152,6 +153,7 @@ int kvd_card_dma_map(struct kvd_card *card, const struct kvd_card_request *reque
 	memmove(&dma->maps[at + 1], &dma->maps[at], (dma->count - at) * sizeof(*dma->maps));
 	dma->maps[at] = (struct kvd_card_map){in.iova, in.bytes, in.flags, request->fd_count != 0};
 	dma->count++;
+	dma->indirect += !request->fd_count;
 	return 0;
 }
 
@@ -179,6 +181,7 @@ static int unmap_range(struct kvd_card_dma *dma, uint64_t iova, uint64_t bytes)
 
 		if (err)
 			return err;
+		dma->indirect -= !dma->maps[i].direct;
 	}
 	memmove(&dma->maps[first], &dma->maps[end], (dma->count - end) * sizeof(*dma->maps));
 	dma->count -= end - first;
@@ -202,6 +205,7 @@ int kvd_card_dma_unmap(struct kvd_card *card, const struct kvd_card_request *req
 		if (err)
 			return err;
 	}
+	kvd_card_queues_recheck(card);
 	in.argsz = sizeof(in);
 	memcpy(reply->payload, &in, sizeof(in));
 	reply->bytes = sizeof(in);
@@ -225,16 +229,18 @@ static bool covered(const struct kvd_card_dma *dma, uint64_t iova, uint64_t byte
 	return true;
 }
 
-bool kvd_card_dma_allowed(const struct kvd_card_dma *dma, uint64_t iova, uint64_t bytes, bool write)
+bool kvd_card_dma_allowed(const struct kvd_card *card, uint64_t iova, uint64_t bytes, bool write)
 {
-	return covered(dma, iova, bytes, write ? KVD_VFU_DMA_F_WRITE : KVD_VFU_DMA_F_READ, false);
+	return kvd_card_bus_master(card) &&
+	       covered(&card->dma, iova, bytes, write ? KVD_VFU_DMA_F_WRITE : KVD_VFU_DMA_F_READ, false);
 }
 
 void *kvd_card_dma(struct kvd_card *card, uint64_t iova, uint64_t bytes, bool write)
 {
 	struct kvd_card_dma *dma = &card->dma;
 
-	if (!bytes || !covered(dma, iova, bytes, write ? KVD_VFU_DMA_F_WRITE : KVD_VFU_DMA_F_READ, true))
+	if (!bytes || !kvd_card_bus_master(card) ||
+	    !covered(dma, iova, bytes, write ? KVD_VFU_DMA_F_WRITE : KVD_VFU_DMA_F_READ, true))
 		return NULL;
 	return dma->window + iova;
 }

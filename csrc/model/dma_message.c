@@ -5,25 +5,13 @@
 #include <errno.h>
 #include <poll.h>
 #include <string.h>
-#include <time.h>
 
 #include "model/internal.h"
-
-#define NS_PER_MS 1000000u
-#define MS_PER_S 1000u
-
-static int64_t now_ms(void)
-{
-	struct timespec now;
-
-	clock_gettime(CLOCK_MONOTONIC, &now);
-	return (int64_t)now.tv_sec * MS_PER_S + now.tv_nsec / NS_PER_MS;
-}
 
 static int wait_for(int fd, short events, int64_t deadline_ms)
 {
 	for (;;) {
-		int64_t left_ms = deadline_ms - now_ms();
+		int64_t left_ms = deadline_ms - kvd_card_now_ms();
 		struct pollfd poll_fd = {.fd = fd, .events = events};
 		int n;
 
@@ -101,7 +89,7 @@ static int check_reply(const struct kvd_card_request *reply, uint16_t command, c
 
 static int exchange(struct kvd_card *card, uint64_t iova, void *data, uint32_t bytes, bool write)
 {
-	int64_t deadline_ms = now_ms() + KVD_CARD_DMA_DEADLINE_MS;
+	int64_t deadline_ms = kvd_card_now_ms() + KVD_CARD_DMA_DEADLINE_MS;
 	const struct kvd_vfu_dma_access asked = {.iova = iova, .count = bytes};
 	struct kvd_card_conn *conn = channel(card);
 	struct kvd_card_request answer;
@@ -164,7 +152,7 @@ int kvd_card_dma_copy(struct kvd_card *card, uint64_t iova, void *data, uint64_t
 {
 	uint8_t *at = data;
 
-	if (!kvd_card_dma_allowed(&card->dma, iova, bytes, write))
+	if (!kvd_card_dma_allowed(card, iova, bytes, write))
 		return -EFAULT;
 	while (bytes) {
 		const struct kvd_card_map *map = kvd_card_dma_find(&card->dma, iova);
