@@ -271,6 +271,7 @@ static int serve_one(struct kvd_card *card)
 
 bool kvd_card_serve(kvd_card *card)
 {
+	const uint32_t sent = card->conn.out_sent;
 	uint32_t served = 0;
 	int got = 1;
 
@@ -284,7 +285,7 @@ bool kvd_card_serve(kvd_card *card)
 	}
 	if (got < 0)
 		kvd_card_detach(card);
-	return served || got < 0;
+	return served || got < 0 || card->conn.out_sent != sent;
 }
 
 void kvd_card_stats(const kvd_card *card, struct kvd_card_stats *out)

@@ -163,7 +163,7 @@ int kvd_card_dma_map(struct kvd_card *card, const struct kvd_card_request *reque
  */
 static int unmap_range(struct kvd_card_dma *dma, uint64_t iova, uint64_t bytes)
 {
-	uint32_t first, end;
+	uint32_t first, end, indirect = 0;
 
 	if (!bytes || bytes > UINT64_MAX - iova)
 		return -EINVAL;
@@ -181,10 +181,11 @@ static int unmap_range(struct kvd_card_dma *dma, uint64_t iova, uint64_t bytes)
 
 		if (err)
 			return err;
-		dma->indirect -= !dma->maps[i].direct;
+		indirect += !dma->maps[i].direct;
 	}
 	memmove(&dma->maps[first], &dma->maps[end], (dma->count - end) * sizeof(*dma->maps));
 	dma->count -= end - first;
+	dma->indirect -= indirect;
 	return 0;
 }
 

@@ -85,18 +85,25 @@ static void on_fault(int number, siginfo_t *info, void *context)
 		(void)sigaction(number, old, NULL);
 }
 
+static int install(int number, struct sigaction *old)
+{
+	struct sigaction action = {.sa_sigaction = on_fault, .sa_flags = SA_SIGINFO | SA_NODEFER};
+	struct sigaction now;
+
+	sigemptyset(&action.sa_mask);
+	if (sigaction(number, NULL, &now))
+		return -errno;
+	if (now.sa_flags & SA_SIGINFO && now.sa_sigaction == on_fault)
+		return 0;
+	*old = now;
+	return sigaction(number, &action, NULL) ? -errno : 0;
+}
+
 int kvd_card_guard_init(void)
 {
-	static bool done;
-	struct sigaction action = {.sa_sigaction = on_fault, .sa_flags = SA_SIGINFO | SA_NODEFER};
+	int err = install(SIGBUS, &old_bus);
 
-	if (done)
-		return 0;
-	sigemptyset(&action.sa_mask);
-	if (sigaction(SIGBUS, &action, &old_bus) || sigaction(SIGSEGV, &action, &old_segv))
-		return -errno;
-	done = true;
-	return 0;
+	return err ? err : install(SIGSEGV, &old_segv);
 }
 
 int kvd_card_guard_add(const void *start, uint64_t bytes)

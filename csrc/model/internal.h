@@ -109,6 +109,7 @@ void kvd_card_bounce_drop(struct kvd_card *card);
  * `address` (may be NULL) is then where.
  */
 int kvd_card_guard(void (*work)(void *context), void *context, uint64_t *address);
+/* Receive the faults; again, where somebody else has taken the signals since. */
 int kvd_card_guard_init(void);
 /* Faults in this range are the client's fault, all others are ours. */
 int kvd_card_guard_add(const void *start, uint64_t bytes);
