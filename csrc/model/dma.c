@@ -157,56 +157,61 @@ int kvd_card_dma_map(struct kvd_card *card, const struct kvd_card_request *reque
 	return 0;
 }
 
-/*
- * The specification wants exactly what one DMA_MAP mapped. QEMU's virtual IOMMU invalidates larger ranges, as the
- * kernel's VFIO allows it: so a range may hold several maps, but it must not cut one.
- */
-static int unmap_range(struct kvd_card_dma *dma, uint64_t iova, uint64_t bytes)
+/* The maps that lie in a range, as [first, end) of the list. */
+static int find_range(const struct kvd_card_dma *dma, uint64_t iova, uint64_t bytes, uint32_t *first, uint32_t *end)
 {
-	uint32_t first, end, indirect = 0;
-
 	if (!bytes || bytes > UINT64_MAX - iova)
 		return -EINVAL;
-	first = lower_bound(dma, iova);
-	for (end = first; end < dma->count && dma->maps[end].iova < iova + bytes; end++) {
-		const struct kvd_card_map *map = &dma->maps[end];
+	*first = lower_bound(dma, iova);
+	for (*end = *first; *end < dma->count && dma->maps[*end].iova < iova + bytes; (*end)++) {
+		const struct kvd_card_map *map = &dma->maps[*end];
 
 		if (map->iova < iova || map->iova + map->bytes > iova + bytes)
 			return -EINVAL;
 	}
-	if (first == end)
-		return -ENOENT;
-	for (uint32_t i = first; i < end; i++) {
-		int err = dma->maps[i].direct ? cover(dma, dma->maps[i].iova, dma->maps[i].bytes) : 0;
+	return *first == *end ? -ENOENT : 0;
+}
 
-		if (err)
-			return err;
-		indirect += !dma->maps[i].direct;
-	}
+/*
+ * The specification wants exactly what one DMA_MAP mapped. QEMU's virtual IOMMU invalidates larger ranges, as the
+ * kernel's VFIO allows it: so a range may hold several maps, but it must not cut one.
+ */
+static int unmap_range(struct kvd_card *card, uint64_t iova, uint64_t bytes)
+{
+	struct kvd_card_dma *dma = &card->dma;
+	uint32_t first, end;
+	int err = find_range(dma, iova, bytes, &first, &end);
+
+	if (err)
+		return err;
+	/* All that is within the range, and only that, goes; what lies between its maps is covered already. */
+	iova = dma->maps[first].iova;
+	bytes = dma->maps[end - 1].iova + dma->maps[end - 1].bytes - iova;
+	for (uint32_t i = first; i < end; i++)
+		dma->indirect -= !dma->maps[i].direct;
 	memmove(&dma->maps[first], &dma->maps[end], (dma->count - end) * sizeof(*dma->maps));
 	dma->count -= end - first;
-	dma->indirect -= indirect;
-	return 0;
+	/* While the memory is still there: if it is the tables', the engine takes its leave of them. */
+	kvd_card_queues_recheck(card);
+	return cover(dma, iova, bytes);
 }
 
 int kvd_card_dma_unmap(struct kvd_card *card, const struct kvd_card_request *request, struct kvd_card_reply *reply)
 {
 	struct kvd_vfu_dma_unmap in;
+	int err = 0;
 
 	memcpy(&in, request->payload, sizeof(in));
 	if (in.argsz < sizeof(in) || in.flags & ~(uint32_t)VFIO_DMA_UNMAP_FLAG_ALL)
 		return -EINVAL;
-	if (in.flags & VFIO_DMA_UNMAP_FLAG_ALL) {
-		if (in.iova || in.bytes)
-			return -EINVAL;
-		kvd_card_dma_clear(&card->dma);
-	} else {
-		int err = unmap_range(&card->dma, in.iova, in.bytes);
-
-		if (err)
-			return err;
-	}
-	kvd_card_queues_recheck(card);
+	if (!(in.flags & VFIO_DMA_UNMAP_FLAG_ALL))
+		err = unmap_range(card, in.iova, in.bytes);
+	else if (in.iova || in.bytes)
+		err = -EINVAL;
+	else if (card->dma.count)
+		err = unmap_range(card, 0, card->dma.window_bytes);
+	if (err)
+		return err;
 	in.argsz = sizeof(in);
 	memcpy(reply->payload, &in, sizeof(in));
 	reply->bytes = sizeof(in);

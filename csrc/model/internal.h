@@ -222,6 +222,8 @@ void kvd_card_queues_recheck(struct kvd_card *card);
 /* Begin to work on the client's tables. False: the card is stopped. */
 bool kvd_card_tables_open(struct kvd_card *card);
 void kvd_card_tables_close(struct kvd_card *card);
+/* Hand the tables over to software, or take them back. False: the card is stopped. */
+bool kvd_card_tables_quiesce(struct kvd_card *card, bool quiet);
 /* Are the tables still mapped? */
 bool kvd_card_tables_reached(struct kvd_card *card);
 /* Commands executed since the tables were made. */
@@ -265,6 +267,8 @@ struct kvd_card {
 	uint32_t queue_now; /* that is being looked at */
 	uint32_t completed; /* completions of this turn and queue */
 	kvd_engine *engine; /* NULL: no tables */
+	bool quiet;         /* the tables are handed over */
+	bool torn;          /* a command was left in the middle */
 	uint64_t operations; /* bit n: the engine knows operation n */
 	/* Faults. */
 	uint64_t taken;        /* commands, of all clients */

@@ -211,6 +211,7 @@ bool kvd_card_work(struct kvd_card *card)
 		return false;
 	if (kvd_card_guard(work_turn, &turn, &address)) {
 		card->counters.faults++;
+		card->torn = true;
 		kvd_card_bounce_drop(card);
 		kvd_card_stop(card, KVD_ABI_SYNDROME_DMA_FAULT, card->queue_now,
 			      address - (uint64_t)(uintptr_t)card->dma.window);

@@ -83,10 +83,14 @@ int kvd_card_region_info(struct kvd_card *card, const struct kvd_card_request *r
 	file = file_of(card, out.info.index);
 	reply->bytes = sizeof(out.info);
 	if (file) {
-		out.info.flags |= VFIO_REGION_INFO_FLAG_MMAP | VFIO_REGION_INFO_FLAG_CAPS;
+		out.info.flags |= VFIO_REGION_INFO_FLAG_MMAP;
 		out.info.argsz = sizeof(out);
-		/* With too little room the client learns how much it needs; the descriptor comes when it has that. */
+		/*
+		 * With too little room the client learns how much it needs; capability and descriptor come when it has that.
+		 * Until then there is no flag for them: QEMU looks at cap_offset wherever the flag is set.
+		 */
 		if (argsz >= sizeof(out)) {
+			out.info.flags |= VFIO_REGION_INFO_FLAG_CAPS;
 			out.info.cap_offset = offsetof(struct whole_area, header);
 			out.header = (struct vfio_info_cap_header){.id = VFIO_REGION_INFO_CAP_SPARSE_MMAP, .version = 1};
 			out.nr_areas = 1;

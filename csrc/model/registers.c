@@ -148,9 +148,12 @@ static void set_control(struct kvd_card *card, uint32_t value)
 	if (!(status & KVD_ABI_BAR0_STATUS_ENABLED_MASK)) {
 		if (!kvd_card_queues_open(card) || !kvd_card_tables_open(card))
 			return;
+		card->quiet = false;
 		set_status(card, KVD_ABI_BAR0_STATUS_ENABLED_MASK, 0);
 	}
 	/* A command is never left half done between two accesses, so quiet is at once. */
+	if (!kvd_card_tables_quiesce(card, value & KVD_ABI_BAR0_CONTROL_QUIESCE_MASK))
+		return;
 	if (value & KVD_ABI_BAR0_CONTROL_QUIESCE_MASK)
 		set_status(card, KVD_ABI_BAR0_STATUS_QUIET_MASK, 0);
 	else
