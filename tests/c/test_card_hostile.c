@@ -175,6 +175,7 @@ static void test_cut_rings(void **state)
 	assert_int_equal(ftruncate(host->rings_fd, 0), 0);
 	host_work(host);
 	host_stopped(host, KVD_ABI_SYNDROME_DMA_FAULT, HOST_RINGS_IOVA + sizeof(struct kvd_abi_cmd));
+	host_check(host, true); /* no command was underway */
 }
 
 static void test_cut_buffer(void **state)
