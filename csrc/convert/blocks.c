@@ -57,7 +57,7 @@ static void scale_store(void *scales, size_t index, enum kvd_convert_scale_forma
 	memcpy((uint8_t *)scales + index * sizeof(half), &half, sizeof(half));
 }
 
-static bool scales_valid(const void *scales, const struct kvd_convert_blocks *blocks)
+bool kvd_convert_blocks_scales_valid(const void *scales, const struct kvd_convert_blocks *blocks)
 {
 	size_t count = kvd_convert_blocks_scales_count(blocks);
 	bool valid = true;
@@ -150,7 +150,7 @@ int kvd_convert_blocks_encode(void *dst, void *scales, const void *src, const st
 int kvd_convert_blocks_encode_with(void *dst, const void *scales, const void *src,
 				   const struct kvd_convert_blocks *blocks)
 {
-	if (!blocks_valid(blocks) || !scales_valid(scales, blocks))
+	if (!blocks_valid(blocks) || !kvd_convert_blocks_scales_valid(scales, blocks))
 		return -EINVAL;
 	/* Only tile_encode writes scales. */
 	tiles_do(tile_encode_with, dst, (void *)(uintptr_t)scales, src, blocks);
@@ -159,7 +159,7 @@ int kvd_convert_blocks_encode_with(void *dst, const void *scales, const void *sr
 
 int kvd_convert_blocks_decode(void *dst, const void *scales, const void *src, const struct kvd_convert_blocks *blocks)
 {
-	if (!blocks_valid(blocks) || !scales_valid(scales, blocks))
+	if (!blocks_valid(blocks) || !kvd_convert_blocks_scales_valid(scales, blocks))
 		return -EINVAL;
 	tiles_do(tile_decode, dst, (void *)(uintptr_t)scales, src, blocks);
 	return 0;

@@ -5,7 +5,7 @@
 
 #include "engine/internal.h"
 
-#define OP_COUNT (KVD_ABI_OP_RESIZE + 1)
+#define OP_COUNT KVD_ABI_OP_COUNT
 #define BUFFER_ALIGN 8u
 
 /* What a command refers to. */
@@ -84,6 +84,13 @@ static const struct op ops[OP_COUNT] = {
 	[KVD_ABI_OP_QUERY_TIER] = {op_query_tier, 0, NEED_TIER | NEED_BUFFER},
 	[KVD_ABI_OP_QUERY_SESSION] = {kvd_op_query_session, 0, NEED_SESSION | NEED_BUFFER},
 	[KVD_ABI_OP_RESIZE] = {op_resize, 0, NEED_TIER},
+	[KVD_ABI_OP_SESSION_TRANSITION] = {kvd_op_session_transition, 0, NEED_SESSION},
+	[KVD_ABI_OP_WINDOW_ADVANCE] = {kvd_op_window_advance, 0, NEED_SESSION | NEED_SLOT | NEED_BUFFER},
+	[KVD_ABI_OP_TOUCH] = {kvd_op_touch, KVD_ABI_CMD_FLAGS_TOUCH_DIRTY_MASK, NEED_SESSION | NEED_SLOT},
+	[KVD_ABI_OP_AGE_SCAN] = {kvd_op_age_scan, KVD_ABI_CMD_FLAGS_AGE_ADVANCE_MASK, NEED_BUFFER},
+	[KVD_ABI_OP_GATHER] = {kvd_op_gather, 0, NEED_SESSION | NEED_SLOT | NEED_BUFFER},
+	[KVD_ABI_OP_SCATTER] = {kvd_op_scatter, 0, NEED_SESSION | NEED_SLOT | NEED_BUFFER},
+	[KVD_ABI_OP_FLUSH] = {kvd_op_flush, 0, 0},
 };
 
 static bool bad_buffer(const struct kvd_abi_cmd *cmd)

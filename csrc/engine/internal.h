@@ -42,9 +42,10 @@
 /* A frame bitmap's levels: 64^7 frames are more than KVD_FRAMES_MAX. */
 #define KVD_FRAME_LEVELS_MAX 7u
 
-/* Zero in every PTE until the ageing scan and its kin set them. */
-#define KVD_PTE_UNUSED_MASK                                                                                            \
-	(KVD_ABI_PTE_ACCESSED_MASK | KVD_ABI_PTE_DIRTY_MASK | KVD_ABI_PTE_ZERO_MASK | KVD_ABI_PTE_GENERATION_MASK)
+/* Zero in every PTE: nothing sets it yet. */
+#define KVD_PTE_UNUSED_MASK KVD_ABI_PTE_ZERO_MASK
+/* What a page takes with it when it gets another frame. */
+#define KVD_PTE_USE_MASK (KVD_ABI_PTE_ACCESSED_MASK | KVD_ABI_PTE_DIRTY_MASK | KVD_ABI_PTE_GENERATION_MASK)
 static_assert(KVD_PAGE_BYTES_MAX / KVD_BLOCK_BYTES == (KVD_ABI_PTE_BLOCKS_MASK >> KVD_ABI_PTE_BLOCKS_SHIFT) + 1, "a page's charge fits its field");
 static_assert(KVD_FRAMES_MAX == 1ull << (64 - KVD_ABI_PTE_FRAME_SHIFT), "a frame number fits its field");
 
@@ -114,14 +115,17 @@ struct kvd_head {
 	uint64_t heap_next;
 	uint64_t heap_end;
 	uint32_t free_nodes[KVD_NODE_CLASSES]; /* unit of the first; the next one is in entry 0 */
+	uint32_t age;             /* the present generation of the ageing scan */
+	uint32_t age_floor;       /* the one in which the last scan began that came to its end */
 	uint32_t reserved;
 	uint64_t table_bytes;     /* of nodes that hold something */
 	uint64_t mapped_pages;
 	uint64_t commands;
 	uint64_t refused;
+	uint64_t refused_transitions;
 	struct kvd_tier tiers[KVD_ABI_TIER_COUNT];
 };
-static_assert(sizeof(struct kvd_head) == 768, "no padding");
+static_assert(sizeof(struct kvd_head) == 784, "no padding");
 
 /* Memory of a tier, for those who move bytes; no bytes: it has none. */
 struct kvd_tier_memory {
@@ -152,6 +156,12 @@ static inline uint64_t kvd_pte_make(uint32_t tier, uint32_t blocks, uint64_t fra
 {
 	return KVD_ABI_PTE_VALID_MASK | (uint64_t)tier << KVD_ABI_PTE_TIER_SHIFT |
 	       (uint64_t)(blocks - 1) << KVD_ABI_PTE_BLOCKS_SHIFT | frame << KVD_ABI_PTE_FRAME_SHIFT;
+}
+
+/* The generation that a page is mapped in. */
+static inline uint64_t kvd_pte_age(const struct kvd_engine *engine)
+{
+	return (uint64_t)engine->head->age << KVD_ABI_PTE_GENERATION_SHIFT & KVD_ABI_PTE_GENERATION_MASK;
 }
 
 static inline uint32_t kvd_pte_tier(uint64_t pte)
@@ -277,6 +287,18 @@ uint32_t kvd_op_map(struct kvd_engine *engine, struct kvd_call *call);
 uint32_t kvd_op_unmap(struct kvd_engine *engine, struct kvd_call *call);
 uint32_t kvd_op_translate(struct kvd_engine *engine, struct kvd_call *call);
 uint32_t kvd_op_remap(struct kvd_engine *engine, struct kvd_call *call);
+
+/* transition.c, touch.c, window.c, age.c, transfer.c. */
+/* Set accessed, and perhaps dirty, of the mapped pages in a range; their number. */
+uint64_t kvd_touch(const struct kvd_engine *engine, const struct kvd_link *root, uint64_t first, uint64_t end,
+		   bool dirty);
+uint32_t kvd_op_session_transition(struct kvd_engine *engine, struct kvd_call *call);
+uint32_t kvd_op_touch(struct kvd_engine *engine, struct kvd_call *call);
+uint32_t kvd_op_window_advance(struct kvd_engine *engine, struct kvd_call *call);
+uint32_t kvd_op_age_scan(struct kvd_engine *engine, struct kvd_call *call);
+uint32_t kvd_op_gather(struct kvd_engine *engine, struct kvd_call *call);
+uint32_t kvd_op_scatter(struct kvd_engine *engine, struct kvd_call *call);
+uint32_t kvd_op_flush(struct kvd_engine *engine, struct kvd_call *call);
 
 /* check.c, check_table.c. */
 struct kvd_check {

@@ -52,7 +52,7 @@ static uint32_t map_run(struct kvd_engine *engine, struct kvd_link *root, uint32
 		for (; page < stop; page++, entry++) {
 			if (entry->pte)
 				return KVD_ABI_STATUS_ALREADY_MAPPED;
-			entry->pte = kvd_pte_make(tier, run->blocks, kvd_grant_next(engine, grant));
+			entry->pte = kvd_pte_make(tier, run->blocks, kvd_grant_next(engine, grant)) | kvd_pte_age(engine);
 			leaf->used++;
 			(*done)++;
 		}

@@ -80,7 +80,8 @@ static void commit(struct remap *remap, uint64_t page, union kvd_entry *entry)
 	if (!remap->take) {
 		uint64_t frame = kvd_grant_next(remap->engine, &remap->grant);
 
-		__atomic_store_n(&entry->pte, kvd_pte_make(remap->tier, kvd_pte_blocks(old), frame), __ATOMIC_RELEASE);
+		__atomic_store_n(&entry->pte, kvd_pte_make(remap->tier, kvd_pte_blocks(old), frame) | (old & KVD_PTE_USE_MASK),
+				 __ATOMIC_RELEASE);
 	} else {
 		other = kvd_table_find(remap->engine, remap->other, page);
 		__atomic_store_n(&entry->pte, other->pte, __ATOMIC_RELEASE);
