@@ -198,6 +198,7 @@ void kvd_engine_stats(const kvd_engine *engine, struct kvd_engine_stats *out)
 	*out = (struct kvd_engine_stats){
 		.commands = engine->head->commands,
 		.refused = engine->head->refused,
+		.refused_transitions = engine->head->refused_transitions,
 		.sessions = engine->head->sessions_live,
 		.table_bytes = engine->head->table_bytes,
 		.mapped_pages = engine->head->mapped_pages,

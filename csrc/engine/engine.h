@@ -37,6 +37,7 @@ struct kvd_engine_config {
 struct kvd_engine_stats {
 	uint64_t commands;
 	uint64_t refused;
+	uint64_t refused_transitions; /* of them */
 	uint64_t sessions;
 	uint64_t table_bytes;
 	uint64_t mapped_pages;
@@ -52,7 +53,8 @@ void kvd_engine_fini(kvd_engine *engine);
 int kvd_engine_reset(kvd_engine *engine);
 /* Execute `count` commands in order; each gets its completion. */
 void kvd_engine_submit(kvd_engine *engine, const struct kvd_abi_cmd *cmd, struct kvd_abi_cpl *cpl, uint32_t count);
-/* Where GATHER and SCATTER find the tier's frames: frame n at address + n pages. -EINVAL: no such tier. */
+/* Where GATHER and SCATTER find the tier's frames: frame n at address + n pages. The address is one as commands have
+ * them; of the tier `card`, which is the device's own, it is a pointer. -EINVAL: no such tier. */
 int kvd_engine_tier_memory(kvd_engine *engine, uint32_t tier, uint64_t address, uint64_t bytes);
 void kvd_engine_stats(const kvd_engine *engine, struct kvd_engine_stats *out);
 /* Check every table against every other; 0 when consistent, else the number of faults, the first ones in

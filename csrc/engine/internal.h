@@ -45,7 +45,7 @@
 /* Zero in every PTE: nothing sets it yet. */
 #define KVD_PTE_UNUSED_MASK KVD_ABI_PTE_ZERO_MASK
 /* What a page takes with it when it gets another frame. */
-#define KVD_PTE_USE_MASK (KVD_ABI_PTE_ACCESSED_MASK | KVD_ABI_PTE_DIRTY_MASK | KVD_ABI_PTE_GENERATION_MASK)
+#define KVD_PTE_USE_MASK (KVD_ABI_PTE_ACCESSED_MASK | KVD_ABI_PTE_GENERATION_MASK)
 static_assert(KVD_PAGE_BYTES_MAX / KVD_BLOCK_BYTES == (KVD_ABI_PTE_BLOCKS_MASK >> KVD_ABI_PTE_BLOCKS_SHIFT) + 1, "a page's charge fits its field");
 static_assert(KVD_FRAMES_MAX == 1ull << (64 - KVD_ABI_PTE_FRAME_SHIFT), "a frame number fits its field");
 

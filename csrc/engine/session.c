@@ -178,7 +178,11 @@ void kvd_books_charge(struct kvd_engine *engine, struct kvd_session *session, ui
 
 uint32_t kvd_op_query_session(struct kvd_engine *engine, struct kvd_call *call)
 {
-	struct kvd_abi_session_info info = {.key = call->session->key, .leases = call->session->leases};
+	struct kvd_abi_session_info info = {
+		.key = call->session->key,
+		.leases = call->session->leases,
+		.state = call->session->state,
+	};
 
 	(void)engine;
 	if (call->cmd.buffer_bytes < sizeof(info)) {
@@ -192,6 +196,7 @@ uint32_t kvd_op_query_session(struct kvd_engine *engine, struct kvd_call *call)
 		info.mapped_blocks[i] = books->blocks;
 		info.reserved_blocks[i] = books->reserved_blocks;
 	}
+	memcpy(info.window_start, call->session->window_start, sizeof(info.window_start));
 	memcpy((void *)call->cmd.buffer, &info, sizeof(info));
 	return KVD_ABI_STATUS_OK;
 }
