@@ -1,5 +1,6 @@
 /* AGE_SCAN beside hardware that sets accessed and dirty, and beside readers: nothing that was set is lost. */
 #include <pthread.h>
+#include <sched.h>
 #include <stdatomic.h>
 
 #include "engine/age.h"
@@ -8,12 +9,14 @@
 #define PAGES 1500u /* three leaves */
 #define SCANS 100u  /* fewer than 127, so that a distance is the age */
 #define SETTERS 2u
+#define SETS_A_SCAN 200u /* at least, by all setters */
 
 static kvd_engine *engine;
 static union kvd_entry *leaf_of[PAGES];
 static uint64_t made[PAGES];             /* the PTEs as they were mapped */
 static atomic_uint generation;           /* published before the scan that begins it */
 static atomic_uint set_in[SETTERS][PAGES]; /* the generation before the last setting of accessed, + 1 */
+static atomic_uint sets;
 static atomic_bool stop;
 
 static uint64_t next(uint64_t *at)
@@ -35,6 +38,7 @@ static void *set_bits(void *argument)
 
 		__atomic_fetch_or(&leaf_of[page]->pte, KVD_ABI_PTE_ACCESSED_MASK | KVD_ABI_PTE_DIRTY_MASK, __ATOMIC_RELAXED);
 		atomic_store(&set_in[who][page], now + 1);
+		atomic_fetch_add(&sets, 1);
 	}
 	return NULL;
 }
@@ -55,7 +59,7 @@ static void *read_ptes(void *argument)
 	return (void *)(uintptr_t)wrong;
 }
 
-static void scan_once(void)
+static void scan_once(uint16_t flags)
 {
 	static struct {
 		struct kvd_abi_age_cursor cursor;
@@ -63,7 +67,7 @@ static void scan_once(void)
 	} buffer;
 	struct kvd_abi_cmd cmd = {
 		.op = KVD_ABI_OP_AGE_SCAN,
-		.flags = KVD_ABI_CMD_FLAGS_AGE_ADVANCE_MASK,
+		.flags = flags,
 		.count = UINT64_MAX,
 		.buffer = (uintptr_t)&buffer,
 		.buffer_bytes = sizeof(buffer),
@@ -100,7 +104,11 @@ static void test_nothing_that_was_set_is_lost(void **state)
 	assert_int_equal(pthread_create(&reader, NULL, read_ptes, NULL), 0);
 	for (unsigned int i = 1; i <= SCANS; i++) {
 		atomic_store(&generation, i);
-		scan_once();
+		scan_once(KVD_ABI_CMD_FLAGS_AGE_ADVANCE_MASK);
+		while (atomic_load(&sets) < i * SETS_A_SCAN) {
+			sched_yield();
+			scan_once(0);
+		}
 	}
 	atomic_store(&stop, true);
 	for (uint32_t i = 0; i < SETTERS; i++)
