@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from kvdriver._engine import ffi, lib
 from kvdriver._wire import TRANSLATE_RUNS, Batch
 from kvdriver.abi import Status, Tier
+from kvdriver.commands import Share, Unshare, WindowAdvance
 from kvdriver.device import (
     Capabilities,
     Command,
@@ -30,7 +31,7 @@ ARENA_BYTES: Final = 16 << 30
 """Address space for the tables; memory is used only as they grow."""
 
 _CHECK_TEXT_BYTES: Final = 64 << 10
-_CHANGES_PAGES: Final = (Map, Remap, SessionDestroy, Unmap)
+_CHANGES_PAGES: Final = (Map, Remap, SessionDestroy, Share, Unmap, Unshare, WindowAdvance)
 
 
 def _raise_errno(result: int, what: str) -> None:
@@ -213,6 +214,7 @@ class InProcessDevice(Device):
         return DeviceStatistics(
             commands=stats.commands - self._retries,
             refused=stats.refused - self._retries,
+            refused_transitions=stats.refused_transitions,
             sessions=stats.sessions,
             table_bytes=stats.table_bytes,
             mapped_pages=stats.mapped_pages,
