@@ -193,6 +193,25 @@ class InProcessDevice(Device):
         """
         return await run(self, command)
 
+    def give_memory(self, tier: Tier, *, address: int, size_bytes: int) -> None:
+        """Say where `Gather` and `Scatter` find a tier's frames: frame n at `address` and n pages.
+
+        Parameters
+        ----------
+        tier
+            Which.
+        address
+            Of memory in this process, which must stay until the device is closed.
+        size_bytes
+            Its length; 0: the tier has none.
+
+        Raises
+        ------
+        OSError
+            If there is no such tier.
+        """
+        _raise_errno(lib.kvd_engine_tier_memory(self._opened(), tier, address, size_bytes), f"memory of {tier.name}")
+
     async def check(self) -> list[str]:
         """Check the tables against each other; one sentence for each fault found."""
         engine = self._opened()
