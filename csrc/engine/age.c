@@ -154,52 +154,55 @@ static uint64_t round_down(uint64_t page, uint32_t bits)
 	return page >> bits << bits;
 }
 
-/* The leaf of `page`; false: there is none, and none before page `*gap_end`. */
-static bool find_leaf(const struct kvd_engine *engine, struct kvd_link link, uint64_t page, struct kvd_link *leaf,
-		      uint64_t *gap_end)
+/* The leaf of `page`; NULL: there is none, and none before page `*gap_end`. */
+static union kvd_entry *find_leaf(const struct kvd_engine *engine, uint64_t link, uint64_t page, uint32_t *count,
+				  uint64_t *gap_end)
 {
-	for (;;) {
-		uint32_t shift = KVD_FANOUT_BITS * link.height;
+	uint32_t height = kvd_link_height(link);
+
+	for (;; height--) {
+		uint32_t shift = KVD_FANOUT_BITS * height;
 		uint32_t index = (uint32_t)(page >> shift) & (KVD_FANOUT - 1);
+		union kvd_entry *entries = kvd_node(engine, link);
 
 		*gap_end = round_down(page, shift + KVD_FANOUT_BITS) + (1ull << (shift + KVD_FANOUT_BITS));
-		if (index >= kvd_class_entries(link.node_class))
-			return false;
-		if (!link.height) {
-			*leaf = link;
-			return true;
+		if (!entries || kvd_link_height(link) != height || index >= kvd_class_entries(kvd_link_class(link)))
+			return NULL;
+		if (!height) {
+			*count = kvd_class_entries(kvd_link_class(link)) - index;
+			return entries + index;
 		}
 		*gap_end = round_down(page, shift) + (1ull << shift);
-		link = kvd_entries(engine, link.node)[index].link;
-		if (!link.node)
-			return false;
+		link = kvd_get(&entries[index].link);
+		if (!link)
+			return NULL;
 	}
 }
 
 /* Go on in the slot of the cursor until it ends or the scan must stop. True: the slot is done. */
 static bool scan_slot(struct scan *scan, const struct kvd_session *session, uint64_t handle)
 {
-	struct kvd_link root = session->slots[scan->at.slot];
-	struct kvd_link leaf;
-	uint64_t gap_end;
+	uint64_t root = session->slots[scan->at.slot];
+	uint32_t height = kvd_link_height(root);
 
-	if (!root.node)
+	if (!root || height > KVD_HEIGHT_MAX)
 		return true;
-	while (scan->at.page < KVD_PAGES_MAX && !(scan->at.page >> (KVD_FANOUT_BITS * (root.height + 1u)))) {
-		uint32_t first = (uint32_t)scan->at.page % KVD_FANOUT;
+	while (scan->at.page < KVD_PAGES_MAX && !(scan->at.page >> (KVD_FANOUT_BITS * (height + 1)))) {
+		union kvd_entry *entries;
 		uint32_t count, done;
+		uint64_t gap_end;
 
 		if (!scan->budget || scan->full)
 			return false;
-		if (!find_leaf(scan->engine, root, scan->at.page, &leaf, &gap_end)) {
+		entries = find_leaf(scan->engine, root, scan->at.page, &count, &gap_end);
+		if (!entries) {
 			scan->at.page = gap_end;
 			scan->budget--;
 			continue;
 		}
-		count = kvd_class_entries(leaf.node_class) - first;
 		if (count > scan->budget)
 			count = (uint32_t)scan->budget;
-		done = scan_leaf(scan, handle, kvd_entries(scan->engine, leaf.node) + first, count);
+		done = scan_leaf(scan, handle, entries, count);
 		scan->at.page += done;
 		scan->budget -= done;
 	}
@@ -209,8 +212,10 @@ static bool scan_slot(struct scan *scan, const struct kvd_session *session, uint
 static void scan_sessions(struct scan *scan)
 {
 	struct kvd_abi_age_cursor *at = &scan->at;
+	uint64_t high = scan->engine->head->sessions_high;
+	uint64_t most = scan->engine->layout.sessions_max;
 
-	for (; at->session < scan->engine->head->sessions_high; at->session++) {
+	for (; at->session < high && at->session < most; at->session++) {
 		const struct kvd_session *session = kvd_session_at(scan->engine, at->session);
 
 		for (; session->generation && at->slot < KVD_ENGINE_SLOTS_MAX; at->slot++) {
@@ -227,19 +232,38 @@ static void scan_sessions(struct scan *scan)
 	at->done = 1;
 }
 
-/* A whole scan has ended that began in generation `began`. */
-static void note_end(struct kvd_head *head, uint32_t present, uint64_t began)
+/* The floor after this scan: where it has come to its end, the generation that it began in, if that is a later one. */
+static uint32_t floor_after(const struct scan *scan, uint32_t floor)
 {
-	uint32_t since = (present - (uint32_t)began) % KVD_AGE_GENERATIONS;
+	uint32_t present = scan->look.present;
+	uint32_t began = (uint32_t)scan->at.generation % KVD_AGE_GENERATIONS;
+	bool later = (present - began) % KVD_AGE_GENERATIONS < (present - floor) % KVD_AGE_GENERATIONS;
 
-	if (since < (present - head->age_floor) % KVD_AGE_GENERATIONS)
-		head->age_floor = (uint32_t)(began % KVD_AGE_GENERATIONS);
+	return scan->at.done && later ? began : floor;
+}
+
+#define UPPER_SHIFT 32u
+static_assert(offsetof(struct kvd_head, age) == offsetof(struct kvd_head, generation) + 4, "one word has both");
+static_assert(offsetof(struct kvd_head, age_floor) == offsetof(struct kvd_head, session_free) + 4, "one word has both");
+
+/* What was aged may be aged again, so the generation and the floor are all that an intent must have. */
+static void commit(struct kvd_call *call, uint32_t present, uint32_t floor)
+{
+	struct kvd_head *head = call->engine->head;
+
+	if (present == head->age && floor == head->age_floor)
+		return;
+	kvd_intent_open(call);
+	kvd_intent_word(call, (uint64_t *)(void *)&head->generation, (uint64_t)present << UPPER_SHIFT | head->generation);
+	kvd_intent_word(call, (uint64_t *)(void *)&head->session_free, (uint64_t)floor << UPPER_SHIFT | head->session_free);
+	kvd_intent_stage(call, KVD_ABI_STAGE_COMMIT);
+	kvd_intent_apply(call->engine);
 }
 
 /* The generation that this scan works with. */
 static uint32_t begin_generation(const struct kvd_head *head, bool advance)
 {
-	uint32_t present = head->age;
+	uint32_t present = head->age % KVD_AGE_GENERATIONS;
 
 	if (advance && (present - head->age_floor) % KVD_AGE_GENERATIONS < KVD_AGE_MAX)
 		present = (present + 1) % KVD_AGE_GENERATIONS;
@@ -249,14 +273,13 @@ static uint32_t begin_generation(const struct kvd_head *head, bool advance)
 uint32_t kvd_op_age_scan(struct kvd_engine *engine, struct kvd_call *call)
 {
 	const struct kvd_abi_cmd *cmd = &call->cmd;
-	struct kvd_head *head = engine->head;
 	struct scan scan = {.engine = engine, .kernels = chosen, .budget = cmd->count};
 	bool advance = cmd->flags & KVD_ABI_CMD_FLAGS_AGE_ADVANCE_MASK;
 	unsigned char *buffer;
 	bool first;
 
 	if (cmd->slot > KVD_AGE_MAX || cmd->tier >= KVD_ABI_TIER_COUNT ||
-	    (cmd->tier && !head->tiers[cmd->tier].total_frames))
+	    (cmd->tier && !engine->layout.tiers[cmd->tier].total_frames))
 		return KVD_ABI_STATUS_BAD_ARGUMENT;
 	if (cmd->buffer_bytes < sizeof(scan.at) + sizeof(scan.run)) {
 		call->cpl->result0 = 1;
@@ -271,7 +294,7 @@ uint32_t kvd_op_age_scan(struct kvd_engine *engine, struct kvd_call *call)
 		return KVD_ABI_STATUS_BAD_ARGUMENT;
 	scan.out = (void *)(buffer + sizeof(scan.at));
 	scan.room = (cmd->buffer_bytes - sizeof(scan.at)) / sizeof(scan.run);
-	scan.look.present = begin_generation(head, advance);
+	scan.look.present = begin_generation(engine->head, advance);
 	scan.look.least = cmd->slot;
 	scan.look.tier_mask = cmd->tier ? KVD_ABI_PTE_TIER_MASK : 0;
 	scan.look.tier_bits = (uint64_t)cmd->tier << KVD_ABI_PTE_TIER_SHIFT;
@@ -279,11 +302,9 @@ uint32_t kvd_op_age_scan(struct kvd_engine *engine, struct kvd_call *call)
 		scan.at.generation = scan.look.present;
 	scan_sessions(&scan);
 	put_run(&scan);
-	head->age = scan.look.present;
-	if (scan.at.done)
-		note_end(head, scan.look.present, scan.at.generation);
 	memcpy(buffer, &scan.at, sizeof(scan.at));
 	call->cpl->result0 = scan.found;
 	call->cpl->result1 = cmd->count - scan.budget;
+	commit(call, scan.look.present, floor_after(&scan, engine->head->age_floor));
 	return KVD_ABI_STATUS_OK;
 }

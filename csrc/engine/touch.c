@@ -1,57 +1,48 @@
-/* TOUCH: what the software has read or written, as hardware notes it of itself; and FLUSH. */
+/* TOUCH: what the software has read or written, as hardware notes it of itself. */
 #include "engine/internal.h"
-
-struct touch {
-	uint64_t bits;
-	uint64_t pages;
-};
 
 static void touch_leaf(void *context, uint64_t first_page, union kvd_entry *entries, uint32_t count)
 {
-	struct touch *touch = context;
+	const uint64_t *bits = context;
 
 	(void)first_page;
 	for (uint32_t i = 0; i < count; i++) {
-		uint64_t pte = __atomic_load_n(&entries[i].pte, __ATOMIC_RELAXED);
+		uint64_t pte = kvd_get(&entries[i].pte);
 
-		if (!pte)
-			continue;
-		touch->pages++;
 		/* The store is saved where the bits are set already: pages that are used a lot stay clean in the cache. */
-		if ((pte & touch->bits) != touch->bits)
-			__atomic_fetch_or(&entries[i].pte, touch->bits, __ATOMIC_RELAXED);
+		if (pte & KVD_ABI_PTE_VALID_MASK && (pte & *bits) != *bits)
+			kvd_set_bits(&entries[i].pte, *bits);
 	}
 }
 
-uint64_t kvd_touch(const struct kvd_engine *engine, const struct kvd_link *root, uint64_t first, uint64_t end,
-		   bool dirty)
+void kvd_touch(const struct kvd_engine *engine, const uint64_t *root, uint64_t first, uint64_t end, bool dirty)
 {
-	struct touch touch = {.bits = KVD_ABI_PTE_ACCESSED_MASK | (dirty ? KVD_ABI_PTE_DIRTY_MASK : 0)};
+	uint64_t bits = KVD_ABI_PTE_ACCESSED_MASK | (dirty ? KVD_ABI_PTE_DIRTY_MASK : 0);
 
-	kvd_table_walk(engine, root, first, end, touch_leaf, &touch);
-	return touch.pages;
+	kvd_table_walk(engine, root, first, end, touch_leaf, &bits);
 }
 
 uint32_t kvd_op_touch(struct kvd_engine *engine, struct kvd_call *call)
 {
-	bool dirty = call->cmd.flags & KVD_ABI_CMD_FLAGS_TOUCH_DIRTY_MASK;
+	const uint64_t *root = &call->session->slots[call->cmd.slot];
 	uint64_t end;
 
 	if (!kvd_range(&call->cmd, &end))
 		return KVD_ABI_STATUS_BAD_ARGUMENT;
-	call->cpl->result0 = kvd_touch(engine, &call->session->slots[call->cmd.slot], call->cmd.first_page, end, dirty);
+	call->cpl->result0 = kvd_table_count(engine, root, call->cmd.first_page, end);
+	if (!call->cpl->result0)
+		return KVD_ABI_STATUS_OK;
+	kvd_intent_open(call);
+	kvd_intent_stage(call, KVD_ABI_STAGE_COMMIT);
+	kvd_redo_touch(engine, call);
 	return KVD_ABI_STATUS_OK;
 }
 
-/*
- * Whoever walks the tables sees each change as soon as it is made, but for what the CPU still holds back: an exchange
- * waits for that. (A fence would say so more directly; ThreadSanitizer does not know fences.)
- */
-uint32_t kvd_op_flush(struct kvd_engine *engine, struct kvd_call *call)
+void kvd_redo_touch(struct kvd_engine *engine, struct kvd_call *call)
 {
-	uint32_t barrier = 0;
+	bool dirty = call->cmd.flags & KVD_ABI_CMD_FLAGS_TOUCH_DIRTY_MASK;
+	uint64_t end;
 
-	__atomic_exchange_n(&barrier, 1, __ATOMIC_SEQ_CST);
-	call->cpl->result0 = engine->head->commands;
-	return KVD_ABI_STATUS_OK;
+	if (call->session && kvd_range(&call->cmd, &end))
+		kvd_touch(engine, &call->session->slots[call->cmd.slot], call->cmd.first_page, end, dirty);
 }

@@ -114,6 +114,10 @@ static uint32_t survey_pages(struct kvd_transfer *transfer, struct kvd_abi_cpl *
 
 		if (!entry)
 			return KVD_ABI_STATUS_NOT_MAPPED;
+		if (!kvd_pte_sound(pages->engine, entry->pte))
+			return KVD_ABI_STATUS_BAD_TABLES;
+		if (transfer->scatters && kvd_shares_of(pages->engine, entry->pte) > 1)
+			return KVD_ABI_STATUS_SHARED;
 		if (!kvd_pages_address(pages, entry->pte, &address))
 			return KVD_ABI_STATUS_NO_MEMORY;
 		at = kvd_pages_frame(pages, entry->pte);
@@ -172,7 +176,7 @@ static uint32_t execute(struct kvd_engine *engine, struct kvd_call *call, bool s
 		.pages = {
 			.engine = engine,
 			.root = &call->session->slots[call->cmd.slot],
-			.page_bytes = engine->head->page_bytes,
+			.page_bytes = engine->layout.page_bytes,
 			.writable = scatters,
 		},
 	};

@@ -10,7 +10,7 @@
 /* The bytes of an array in the pages of a range, by their number from the array's begin. */
 struct kvd_pages {
 	const struct kvd_engine *engine;
-	const struct kvd_link *root;
+	const uint64_t *root;
 	uint64_t page_bytes;
 	bool writable;
 	uint64_t first_page;

@@ -43,7 +43,8 @@ static void find_span(struct kvd_pages *pages, uint64_t at, uint64_t want)
 	while (pages->span_end - at < want) {
 		const union kvd_entry *entry = kvd_table_find(pages->engine, pages->root, ++page);
 
-		if (!entry || kvd_pages_frame(pages, entry->pte) != pages->span + (pages->span_end - pages->span_first))
+		if (!entry || !kvd_pte_sound(pages->engine, entry->pte) ||
+		    kvd_pages_frame(pages, entry->pte) != pages->span + (pages->span_end - pages->span_first))
 			return;
 		pages->span_end += pages->page_bytes;
 	}

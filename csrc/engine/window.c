@@ -27,6 +27,7 @@ struct freed {
 	struct kvd_abi_run *out;
 	uint64_t room;
 	uint64_t found;
+	uint64_t pages;
 };
 
 static void put_run(struct freed *freed)
@@ -44,10 +45,11 @@ static void collect(void *context, uint64_t page, union kvd_entry *entries, uint
 	struct kvd_abi_run *run = &freed->run;
 
 	for (uint32_t i = 0; i < count; i++, page++) {
-		uint64_t pte = entries[i].pte;
+		uint64_t pte = kvd_get(&entries[i].pte);
 
-		if (!pte)
+		if (!(pte & KVD_ABI_PTE_VALID_MASK))
 			continue;
+		freed->pages++;
 		if (run->count && page == run->first_page + run->count && kvd_pte_tier(pte) == run->tier &&
 		    kvd_pte_blocks(pte) == run->blocks && kvd_pte_frame(pte) == run->first_frame + run->count) {
 			run->count++;
@@ -111,12 +113,28 @@ static void plane_pages(const struct window *window, uint32_t plane, uint64_t *f
 	*end = (at + window->bytes) / window->page_bytes;
 }
 
+/* What the intent has of a window: all of it. */
+static_assert(sizeof(struct kvd_abi_window) <= sizeof(((struct kvd_intent *)0)->payload), "a window fits");
+
+static void intend(struct kvd_call *call, const struct kvd_abi_window *is, uint64_t slid_tokens)
+{
+	struct kvd_intent *intent = &call->engine->head->intent;
+	uint64_t *start = &call->session->window_start[call->cmd.slot];
+	uint64_t words[sizeof(*is) / sizeof(uint64_t)];
+
+	memcpy(words, is, sizeof(words));
+	kvd_intent_open(call);
+	for (uint32_t i = 0; i < sizeof(words) / sizeof(words[0]); i++)
+		kvd_put(&intent->payload[i], words[i]);
+	if (slid_tokens > *start)
+		kvd_intent_word(call, start, slid_tokens);
+	kvd_intent_stage(call, KVD_ABI_STAGE_COMMIT);
+}
+
 uint32_t kvd_op_window_advance(struct kvd_engine *engine, struct kvd_call *call)
 {
 	const struct kvd_abi_cmd *cmd = &call->cmd;
-	struct kvd_link *root = &call->session->slots[cmd->slot];
-	uint64_t *start = &call->session->window_start[cmd->slot];
-	struct kvd_release release = {.engine = engine};
+	const uint64_t *root = &call->session->slots[cmd->slot];
 	struct freed freed = {0};
 	struct kvd_abi_window is;
 	struct window window;
@@ -131,7 +149,7 @@ uint32_t kvd_op_window_advance(struct kvd_engine *engine, struct kvd_call *call)
 	if (!buffer)
 		return KVD_ABI_STATUS_BAD_ADDRESS;
 	memcpy(&is, buffer, sizeof(is));
-	if (!window_init(&window, &is, engine->head->page_bytes))
+	if (!window_init(&window, &is, engine->layout.page_bytes))
 		return KVD_ABI_STATUS_BAD_ARGUMENT;
 	freed.out = (void *)(buffer + sizeof(is));
 	freed.room = (cmd->buffer_bytes - sizeof(is)) / sizeof(freed.run);
@@ -143,12 +161,29 @@ uint32_t kvd_op_window_advance(struct kvd_engine *engine, struct kvd_call *call)
 	call->cpl->result0 = freed.found;
 	if (freed.found > freed.room)
 		return KVD_ABI_STATUS_BUFFER_SMALL;
+	call->cpl->result1 = freed.pages;
+	if (!freed.pages && window.slid_tokens <= call->session->window_start[cmd->slot])
+		return KVD_ABI_STATUS_OK;
+	intend(call, &is, window.slid_tokens);
+	kvd_intent_apply(engine);
+	kvd_redo_window_advance(engine, call);
+	return KVD_ABI_STATUS_OK;
+}
+
+/* What is freed already is not found again. */
+void kvd_redo_window_advance(struct kvd_engine *engine, struct kvd_call *call)
+{
+	struct kvd_release release = {.engine = engine};
+	struct kvd_abi_window is;
+	struct window window;
+	uint64_t first, end;
+
+	memcpy(&is, engine->head->intent.payload, sizeof(is));
+	if (!call->session || !window_init(&window, &is, engine->layout.page_bytes))
+		return;
 	for (uint32_t plane = 0; plane < window.planes; plane++) {
 		plane_pages(&window, plane, &first, &end);
-		kvd_table_clear(engine, root, first, end, kvd_release_visit, &release);
+		kvd_table_clear(engine, &call->session->slots[call->cmd.slot], first, end, kvd_release_visit, &release);
 	}
-	call->cpl->result1 = kvd_release_settle(&release, call->session);
-	if (window.slid_tokens > *start)
-		*start = window.slid_tokens;
-	return KVD_ABI_STATUS_OK;
+	kvd_release_settle(&release, call->session);
 }
