@@ -110,6 +110,7 @@ static uint32_t age_entry(const struct scan *scan, union kvd_entry *entry, uint6
 			return ahead ? 0 : distance;
 		now = with_generation(*pte, used ? present : present - KVD_AGE_MAX);
 		if (__atomic_compare_exchange_n(&entry->pte, pte, now, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
+			kvd_engine_stored();
 			*pte = now;
 			return used ? 0 : KVD_AGE_MAX;
 		}

@@ -14,6 +14,9 @@ from kvdriver import (
     Lease,
     Map,
     MapRun,
+    PrefixInsert,
+    PrefixMatch,
+    PrefixRemove,
     QuerySession,
     QueryTier,
     Remap,
@@ -33,6 +36,7 @@ from kvdriver.abi import Op
 if TYPE_CHECKING:
     from kvdriver import Device, SessionInfo, TierInfo
 
+NOT_YET = {PrefixInsert, PrefixMatch, PrefixRemove}
 LIVE = 0
 COPY = 1
 
