@@ -2,7 +2,7 @@
  * How fast the engine is: one round of one measurement a call, so that the caller can interleave what it compares.
  *
  * The shape is that of the promises: pages of 64 KiB, mapped in 64 objects of one slot each. Everything runs in the
- * calling thread. Memory: 8 bytes a page for the tables, and 160 MiB for the conversions.
+ * calling thread, and it is that thread's processor time that counts. Memory: 8 bytes a page for the tables, and 160 MiB for the conversions.
  */
 #ifndef KVD_BENCH_BENCH_H
 #define KVD_BENCH_BENCH_H

@@ -1,7 +1,8 @@
 """How fast the in-process engine is on this machine, against what it must reach.
 
-Each measurement is a round in C (csrc/bench); rounds of all measurements alternate, so that a noisy machine disturbs
-them alike, and the median counts. What is a ratio is measured against its peer in the same run.
+Each measurement is a round in C (csrc/bench) in one thread, whose processor time counts; rounds of all measurements
+alternate, so that a noisy machine disturbs them alike, and the median counts. What is a ratio is measured against its peer
+in the same run.
 """
 
 from __future__ import annotations
@@ -155,7 +156,7 @@ def measure(pages: int = PAGES, rounds: int = ROUNDS) -> list[Measured]:
     return [
         Measured(
             key="translate_mops",
-            what=f"TRANSLATE, random single pages of {pages:,}, in batches of 256",
+            what=f"TRANSLATE, random single pages of {pages:,}, in lists of 256",
             value=median["translate"] / _MEGA,
             unit="M lookups/s",
             bar=20,
