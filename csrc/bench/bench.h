@@ -9,6 +9,8 @@
 
 #include <stdint.h>
 
+#include "engine/prefix_bench.h"
+
 /* cffi: begin */
 typedef struct kvd_bench kvd_bench;
 

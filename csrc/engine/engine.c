@@ -1,7 +1,7 @@
 /* The dispatch of commands: what is common to their arguments is checked here. */
 #include <errno.h>
 
-#include "engine/internal.h"
+#include "engine/prefix.h"
 
 #define BUFFER_ALIGN 8u
 
@@ -63,6 +63,9 @@ const struct kvd_op kvd_engine_ops[KVD_ABI_OP_COUNT] = {
 	[KVD_ABI_OP_AGE_SCAN] = {kvd_op_age_scan, NULL, KVD_ABI_CMD_FLAGS_AGE_ADVANCE_MASK, BUFFER},
 	[KVD_ABI_OP_GATHER] = {kvd_op_gather, NULL, 0, SLOT | BUFFER},
 	[KVD_ABI_OP_SCATTER] = {kvd_op_scatter, NULL, 0, SLOT | BUFFER},
+	[KVD_ABI_OP_PREFIX_INSERT] = {kvd_op_prefix_insert, NULL, 0, SESSION | BUFFER},
+	[KVD_ABI_OP_PREFIX_MATCH] = {kvd_op_prefix_match, NULL, 0, BUFFER | KVD_READS_ALONE},
+	[KVD_ABI_OP_PREFIX_REMOVE] = {kvd_op_prefix_remove, NULL, 0, BUFFER},
 	[KVD_ABI_OP_FLUSH] = {op_flush, NULL, 0, 0},
 };
 

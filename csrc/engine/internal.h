@@ -266,6 +266,8 @@ bool kvd_check_mark(uint64_t *bits, uint64_t at);
 bool kvd_check_slots(struct kvd_check *check, const struct kvd_session *session, uint64_t handle);
 /* Follow the tables of shared frames. */
 void kvd_check_shares_tables(struct kvd_check *check);
+/* Is this a node's place in the heap, met for the first time? Then it counts as met. */
+bool kvd_check_node(struct kvd_check *check, uint64_t node, uint32_t node_class);
 /* Every unit of the heap is in one table or in one free list. */
 void kvd_check_heap(struct kvd_check *check);
 /* The bitmap of a tier holds the frames that were met, and its summaries are right. */

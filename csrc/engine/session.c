@@ -1,7 +1,7 @@
 /* Session contexts: found by handle or by key. */
 #include <string.h>
 
-#include "engine/internal.h"
+#include "engine/prefix.h"
 
 #define GENERATION_SHIFT 32u
 #define STATE_SHIFT 32u
@@ -158,6 +158,7 @@ void kvd_redo_session_destroy(struct kvd_engine *engine, struct kvd_call *call)
 
 	if (!session)
 		return;
+	kvd_prefix_drop(engine, session);
 	for (uint32_t i = 0; i < KVD_ENGINE_SLOTS_MAX; i++) {
 		kvd_table_clear(engine, &session->slots[i], 0, KVD_PAGES_MAX, kvd_release_visit, &release);
 		if (session->slots[i])

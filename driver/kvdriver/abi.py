@@ -196,6 +196,22 @@ CPL_FLAGS_PHASE_SHIFT: Final = 0x0
 CPL_FLAGS_PHASE_MASK: Final = 0x1
 SESSION_INFO_STATE_STATE_SHIFT: Final = 0x0
 SESSION_INFO_STATE_STATE_MASK: Final = 0xFF
+PREFIX_ENTRY_PLACE_WORDS_SHIFT: Final = 0x0
+PREFIX_ENTRY_PLACE_WORDS_MASK: Final = 0x7
+PREFIX_ENTRY_PLACE_POSITION_SHIFT: Final = 0x3
+PREFIX_ENTRY_PLACE_POSITION_MASK: Final = 0x3FFFFFFFFFFF8
+PREFIX_ENTRY_HOLDER_CONTEXT_SHIFT: Final = 0x0
+PREFIX_ENTRY_HOLDER_CONTEXT_MASK: Final = 0xFFFFFFF
+PREFIX_ENTRY_HOLDER_INSERTING_SHIFT: Final = 0x1C
+PREFIX_ENTRY_HOLDER_INSERTING_MASK: Final = 0x10000000
+PREFIX_ENTRY_HOLDER_REMOVING_SHIFT: Final = 0x1D
+PREFIX_ENTRY_HOLDER_REMOVING_MASK: Final = 0x20000000
+PREFIX_ENTRY_HOLDER_GENERATION_SHIFT: Final = 0x20
+PREFIX_ENTRY_HOLDER_GENERATION_MASK: Final = 0xFFFFFFFF00000000
+PREFIX_HEAD_STAGE_DONE_SHIFT: Final = 0x0
+PREFIX_HEAD_STAGE_DONE_MASK: Final = 0x1
+PREFIX_HEAD_STAGE_COMMAND_SHIFT: Final = 0x1
+PREFIX_HEAD_STAGE_COMMAND_MASK: Final = 0xFFFFFFFFFFFFFFFE
 CAPABILITY_HEAD_ID_SHIFT: Final = 0x0
 CAPABILITY_HEAD_ID_MASK: Final = 0xFFFF
 CAPABILITY_HEAD_NEXT_SHIFT: Final = 0x10
@@ -385,6 +401,36 @@ TRANSFER_OFFSETS: Final[dict[str, int]] = {
     "scaling": 52,
     "reserved": 54,
 }
+PREFIX_ENTRY: Final = struct.Struct("<QQ4QQII")
+PREFIX_ENTRY_OFFSETS: Final[dict[str, int]] = {
+    "key": 0,
+    "place": 8,
+    "hash": 16,
+    "holder": 48,
+    "next": 56,
+    "previous": 60,
+}
+PREFIX_BUCKET: Final = struct.Struct("<II7Q")
+PREFIX_BUCKET_OFFSETS: Final[dict[str, int]] = {
+    "version": 0,
+    "more": 4,
+    "slots": 8,
+}
+PREFIX_HEAD: Final = struct.Struct("<QQQQIIIIIIII")
+PREFIX_HEAD_OFFSETS: Final[dict[str, int]] = {
+    "stage": 0,
+    "seed": 8,
+    "entries": 16,
+    "removals": 24,
+    "directory": 32,
+    "slabs": 36,
+    "entry_free": 40,
+    "fresh": 44,
+    "fresh_end": 48,
+    "bucket_free": 52,
+    "root": 56,
+    "buckets": 60,
+}
 CAPABILITY: Final = struct.Struct("<II")
 CAPABILITY_OFFSETS: Final[dict[str, int]] = {
     "head": 0,
@@ -463,7 +509,7 @@ INTENT_OFFSETS: Final[dict[str, int]] = {
     "cpl": 320,
 }
 TABLE_HEAD: Final = struct.Struct(
-    "<QIIQQQQQQQQQQQQIIQQIIQ8IQQQQ16Q5QQIIQ8Q8QQ2Q2QQ7QIHHQHHIQQQQQIHHQQIIQQQ7QQQQQQQQQQ7QQQQQQQQQQ7QQQQQQQQQQ7QQQQQQQQQQ7QQQQQQQ"
+    "<QIIQQQQQQQQQQQQIIQQIIQ8IQQQQQQQQIIIIIIII13QQIIQ8Q8QQ2Q2QQ7QIHHQHHIQQQQQIHHQQIIQQQ7QQQQQQQQQQ7QQQQQQQQQQ7QQQQQQQQQQ7QQQQQQQQQQ7QQQQQQQ"
 )
 TABLE_HEAD_OFFSETS: Final[dict[str, int]] = {
     "magic": 0,
@@ -494,7 +540,7 @@ TABLE_HEAD_OFFSETS: Final[dict[str, int]] = {
     "refused": 200,
     "refused_transitions": 208,
     "prefix": 216,
-    "reserved2": 344,
+    "reserved2": 280,
     "intent": 384,
     "tiers": 736,
 }

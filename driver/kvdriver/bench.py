@@ -23,6 +23,14 @@ PAGES: Final = 16 << 20
 ROUNDS: Final = 7
 _MEGA: Final = 1e6
 
+CHAIN_BLOCKS: Final = 128
+PAGES_A_CHAIN: Final = 2048
+"""So many chains are in the prefix index: 1 M blocks for 16 M pages."""
+CHAINS_MIN: Final = 16
+MATCHES: Final = 101
+FLUSH_BYTES: Final = 96 << 20
+"""Read between two matches, so that each finds cold caches."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
@@ -123,6 +131,30 @@ class EngineBench:
         return float(lib.kvd_bench_bytes_per_page(self._bench))
 
 
+def prefix_match_us(pages: int) -> tuple[int, float]:
+    """Match chains in a prefix index of its own, with cold caches.
+
+    Returns
+    -------
+    tuple
+        Blocks in the index, and the median microseconds for a chain of `CHAIN_BLOCKS`.
+
+    Raises
+    ------
+    OSError
+        If memory is not to be had.
+    """
+    chains = max(CHAINS_MIN, pages // PAGES_A_CHAIN)
+    config = ffi.new("struct kvd_prefix_bench_config *")
+    config.chains = chains
+    config.chain_blocks = CHAIN_BLOCKS
+    config.rounds = MATCHES
+    config.flush_bytes = FLUSH_BYTES
+    result = ffi.new("struct kvd_prefix_bench_result *")
+    _raise_errno(lib.kvd_prefix_bench(config, result))
+    return chains * CHAIN_BLOCKS, float(result.match_us_median)
+
+
 def _raise_errno(result: int) -> None:
     if result < 0:
         raise OSError(-result, f"benchmark of the engine: {os.strerror(-result)}")
@@ -152,6 +184,7 @@ def measure(pages: int = PAGES, rounds: int = ROUNDS) -> list[Measured]:
         for name, per_s in bench.run(rounds):
             found.setdefault(name, []).append(per_s)
         bytes_per_page = bench.bytes_per_page()
+    blocks, match_us = prefix_match_us(pages)
     median = {name: statistics.median(values) for name, values in found.items()}
     return [
         Measured(
@@ -181,6 +214,14 @@ def measure(pages: int = PAGES, rounds: int = ROUNDS) -> list[Measured]:
             value=bytes_per_page,
             unit="bytes",
             bar=16,
+            at_most=True,
+        ),
+        Measured(
+            key="prefix_us",
+            what=f"PREFIX_MATCH of {CHAIN_BLOCKS} blocks among {blocks:,}, caches cold",
+            value=match_us,
+            unit="us",
+            bar=10,
             at_most=True,
         ),
         Measured(

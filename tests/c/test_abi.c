@@ -229,6 +229,66 @@ static void test_transfer(void **state)
 	assert_int_equal(sizeof(((struct kvd_abi_transfer *)0)->reserved), 2);
 }
 
+static void test_prefix_entry(void **state)
+{
+	(void)state;
+	assert_int_equal(sizeof(struct kvd_abi_prefix_entry), 64);
+	assert_int_equal(offsetof(struct kvd_abi_prefix_entry, key), 0);
+	assert_int_equal(sizeof(((struct kvd_abi_prefix_entry *)0)->key), 8);
+	assert_int_equal(offsetof(struct kvd_abi_prefix_entry, place), 8);
+	assert_int_equal(sizeof(((struct kvd_abi_prefix_entry *)0)->place), 8);
+	assert_int_equal(offsetof(struct kvd_abi_prefix_entry, hash), 16);
+	assert_int_equal(sizeof(((struct kvd_abi_prefix_entry *)0)->hash), 32);
+	assert_int_equal(offsetof(struct kvd_abi_prefix_entry, holder), 48);
+	assert_int_equal(sizeof(((struct kvd_abi_prefix_entry *)0)->holder), 8);
+	assert_int_equal(offsetof(struct kvd_abi_prefix_entry, next), 56);
+	assert_int_equal(sizeof(((struct kvd_abi_prefix_entry *)0)->next), 4);
+	assert_int_equal(offsetof(struct kvd_abi_prefix_entry, previous), 60);
+	assert_int_equal(sizeof(((struct kvd_abi_prefix_entry *)0)->previous), 4);
+}
+
+static void test_prefix_bucket(void **state)
+{
+	(void)state;
+	assert_int_equal(sizeof(struct kvd_abi_prefix_bucket), 64);
+	assert_int_equal(offsetof(struct kvd_abi_prefix_bucket, version), 0);
+	assert_int_equal(sizeof(((struct kvd_abi_prefix_bucket *)0)->version), 4);
+	assert_int_equal(offsetof(struct kvd_abi_prefix_bucket, more), 4);
+	assert_int_equal(sizeof(((struct kvd_abi_prefix_bucket *)0)->more), 4);
+	assert_int_equal(offsetof(struct kvd_abi_prefix_bucket, slots), 8);
+	assert_int_equal(sizeof(((struct kvd_abi_prefix_bucket *)0)->slots), 56);
+}
+
+static void test_prefix_head(void **state)
+{
+	(void)state;
+	assert_int_equal(sizeof(struct kvd_abi_prefix_head), 64);
+	assert_int_equal(offsetof(struct kvd_abi_prefix_head, stage), 0);
+	assert_int_equal(sizeof(((struct kvd_abi_prefix_head *)0)->stage), 8);
+	assert_int_equal(offsetof(struct kvd_abi_prefix_head, seed), 8);
+	assert_int_equal(sizeof(((struct kvd_abi_prefix_head *)0)->seed), 8);
+	assert_int_equal(offsetof(struct kvd_abi_prefix_head, entries), 16);
+	assert_int_equal(sizeof(((struct kvd_abi_prefix_head *)0)->entries), 8);
+	assert_int_equal(offsetof(struct kvd_abi_prefix_head, removals), 24);
+	assert_int_equal(sizeof(((struct kvd_abi_prefix_head *)0)->removals), 8);
+	assert_int_equal(offsetof(struct kvd_abi_prefix_head, directory), 32);
+	assert_int_equal(sizeof(((struct kvd_abi_prefix_head *)0)->directory), 4);
+	assert_int_equal(offsetof(struct kvd_abi_prefix_head, slabs), 36);
+	assert_int_equal(sizeof(((struct kvd_abi_prefix_head *)0)->slabs), 4);
+	assert_int_equal(offsetof(struct kvd_abi_prefix_head, entry_free), 40);
+	assert_int_equal(sizeof(((struct kvd_abi_prefix_head *)0)->entry_free), 4);
+	assert_int_equal(offsetof(struct kvd_abi_prefix_head, fresh), 44);
+	assert_int_equal(sizeof(((struct kvd_abi_prefix_head *)0)->fresh), 4);
+	assert_int_equal(offsetof(struct kvd_abi_prefix_head, fresh_end), 48);
+	assert_int_equal(sizeof(((struct kvd_abi_prefix_head *)0)->fresh_end), 4);
+	assert_int_equal(offsetof(struct kvd_abi_prefix_head, bucket_free), 52);
+	assert_int_equal(sizeof(((struct kvd_abi_prefix_head *)0)->bucket_free), 4);
+	assert_int_equal(offsetof(struct kvd_abi_prefix_head, root), 56);
+	assert_int_equal(sizeof(((struct kvd_abi_prefix_head *)0)->root), 4);
+	assert_int_equal(offsetof(struct kvd_abi_prefix_head, buckets), 60);
+	assert_int_equal(sizeof(((struct kvd_abi_prefix_head *)0)->buckets), 4);
+}
+
 static void test_capability(void **state)
 {
 	(void)state;
@@ -442,9 +502,9 @@ static void test_table_head(void **state)
 	assert_int_equal(offsetof(struct kvd_abi_table_head, refused_transitions), 208);
 	assert_int_equal(sizeof(((struct kvd_abi_table_head *)0)->refused_transitions), 8);
 	assert_int_equal(offsetof(struct kvd_abi_table_head, prefix), 216);
-	assert_int_equal(sizeof(((struct kvd_abi_table_head *)0)->prefix), 128);
-	assert_int_equal(offsetof(struct kvd_abi_table_head, reserved2), 344);
-	assert_int_equal(sizeof(((struct kvd_abi_table_head *)0)->reserved2), 40);
+	assert_int_equal(sizeof(((struct kvd_abi_table_head *)0)->prefix), 64);
+	assert_int_equal(offsetof(struct kvd_abi_table_head, reserved2), 280);
+	assert_int_equal(sizeof(((struct kvd_abi_table_head *)0)->reserved2), 104);
 	assert_int_equal(offsetof(struct kvd_abi_table_head, intent), 384);
 	assert_int_equal(sizeof(((struct kvd_abi_table_head *)0)->intent), 352);
 	assert_int_equal(offsetof(struct kvd_abi_table_head, tiers), 736);
@@ -516,6 +576,9 @@ int main(void)
 		cmocka_unit_test(test_age_cursor),
 		cmocka_unit_test(test_cold_run),
 		cmocka_unit_test(test_transfer),
+		cmocka_unit_test(test_prefix_entry),
+		cmocka_unit_test(test_prefix_bucket),
+		cmocka_unit_test(test_prefix_head),
 		cmocka_unit_test(test_capability),
 		cmocka_unit_test(test_capability_page_sizes),
 		cmocka_unit_test(test_capability_tiers),
