@@ -21,9 +21,11 @@ enum kvd_bench_limit {
 
 enum kvd_bench_move {
 	KVD_BENCH_MEMCPY = 0,
-	KVD_BENCH_TO_E4M3 = 1, /* FP16 with a scale for each channel of 64 tokens, chosen on the way */
+	KVD_BENCH_TO_E4M3 = 1, /* FP16 with a scale for each channel of 64 tokens, which is given */
 	KVD_BENCH_TO_INT8 = 2,
-	KVD_BENCH_MOVE_COUNT = 3,
+	KVD_BENCH_TO_E4M3_SCALED = 3, /* the same, the scales chosen from the values first */
+	KVD_BENCH_TO_INT8_SCALED = 4,
+	KVD_BENCH_MOVE_COUNT = 5,
 };
 
 /* Map `pages` pages: 0 or -errno (-EINVAL: out of the limits, -ENOMEM, -EIO: the engine refused a command). */

@@ -1,5 +1,6 @@
 /* The rounds of bench.h, by the commands that a driver would send. */
 #include <errno.h>
+#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -42,6 +43,15 @@ struct kvd_bench {
 	unsigned char *source;
 	unsigned char *target;
 	unsigned char *scales;
+	unsigned char *given; /* scales that fit the source */
+};
+
+static const struct kvd_convert_blocks shape = {
+	.tokens = TOKENS,
+	.channels = CHANNELS,
+	.wide = KVD_CONVERT_FP16,
+	.narrow = KVD_CONVERT_E4M3,
+	.scale_format = KVD_CONVERT_SCALE_FP32,
 };
 
 /* Of this thread on its core: what others do meanwhile is not counted. */
@@ -110,7 +120,8 @@ static int make_buffers(struct kvd_bench *bench)
 	bench->source = malloc(SOURCE_BYTES);
 	bench->target = malloc(SOURCE_BYTES);
 	bench->scales = malloc(SCALES_BYTES);
-	if (!bench->source || !bench->target || !bench->scales)
+	bench->given = malloc(SCALES_BYTES);
+	if (!bench->source || !bench->target || !bench->scales || !bench->given)
 		return -ENOMEM;
 	for (size_t i = 0; i < SOURCE_BYTES; i += WIDE_BYTES) {
 		uint64_t random = draw(bench);
@@ -121,7 +132,7 @@ static int make_buffers(struct kvd_bench *bench)
 	/* The first write of memory is slow, whoever does it. */
 	memset(bench->target, 0, SOURCE_BYTES);
 	memset(bench->scales, 0, SCALES_BYTES);
-	return 0;
+	return kvd_convert_blocks_encode(bench->target, bench->given, bench->source, &shape);
 }
 
 int kvd_bench_init(uint64_t pages, kvd_bench **out)
@@ -162,6 +173,7 @@ void kvd_bench_fini(kvd_bench *bench)
 {
 	if (!bench)
 		return;
+	free(bench->given);
 	free(bench->scales);
 	free(bench->target);
 	free(bench->source);
@@ -296,21 +308,19 @@ double kvd_bench_bytes_per_page(const kvd_bench *bench)
 
 int kvd_bench_convert(kvd_bench *bench, enum kvd_bench_move move, double *per_s)
 {
-	const struct kvd_convert_blocks blocks = {
-		.tokens = TOKENS,
-		.channels = CHANNELS,
-		.wide = KVD_CONVERT_FP16,
-		.narrow = move == KVD_BENCH_TO_INT8 ? KVD_CONVERT_INT8 : KVD_CONVERT_E4M3,
-		.scale_format = KVD_CONVERT_SCALE_FP32,
-	};
+	bool int8 = move == KVD_BENCH_TO_INT8 || move == KVD_BENCH_TO_INT8_SCALED;
+	struct kvd_convert_blocks blocks = shape;
 	double began;
 	int err = 0;
 
 	if ((unsigned int)move >= KVD_BENCH_MOVE_COUNT)
 		return -EINVAL;
+	blocks.narrow = int8 ? KVD_CONVERT_INT8 : KVD_CONVERT_E4M3;
 	began = now_s();
 	if (move == KVD_BENCH_MEMCPY)
 		memcpy(bench->target, bench->source, SOURCE_BYTES);
+	else if (move == KVD_BENCH_TO_E4M3 || move == KVD_BENCH_TO_INT8)
+		err = kvd_convert_blocks_encode_with(bench->target, bench->given, bench->source, &blocks);
 	else
 		err = kvd_convert_blocks_encode(bench->target, bench->scales, bench->source, &blocks);
 	*per_s = (double)SOURCE_BYTES / (now_s() - began);
