@@ -54,6 +54,20 @@ struct match {
 	struct seen seen[KVD_PREFIX_COUNT_MAX];
 };
 
+/* A test build lets the writer come in between here, wherever a reader is about to look. */
+#ifdef KVD_ENGINE_STORE_HOOK
+extern void kvd_prefix_looks(void) __attribute__((weak));
+static void look_hook(void)
+{
+	if (kvd_prefix_looks)
+		kvd_prefix_looks();
+}
+#else
+static inline void look_hook(void)
+{
+}
+#endif
+
 static void relax(void)
 {
 #if defined(__x86_64__) || defined(__i386__)
@@ -74,6 +88,7 @@ static bool lives(const struct kvd_engine *engine, uint64_t holder)
 {
 	const uint32_t *generation = generation_of(engine, holder);
 
+	look_hook();
 	return generation && kvd_get32(generation) == holder >> KVD_ABI_PREFIX_ENTRY_HOLDER_GENERATION_SHIFT;
 }
 
@@ -82,7 +97,9 @@ static enum outcome enter(const struct kvd_engine *engine, struct look *look)
 {
 	const struct kvd_abi_prefix_head *head = &engine->head->prefix;
 
+	look_hook();
 	look->version = kvd_get32(&look->first->version);
+	look_hook();
 	/* Who sees the version after a split sees the number of chains after it too. */
 	if (look->version % 2 || kvd_prefix_index(look->mixed, kvd_get32(&head->buckets)) != look->index)
 		return CHANGED;
@@ -111,6 +128,7 @@ static enum outcome resolve(const struct match *match, struct look *look, uint32
 			uint64_t word = kvd_get(&bucket->slots[i]);
 			const struct kvd_abi_prefix_entry *entry;
 
+			look_hook();
 			if (!word)
 				return MATCHED;
 			if (word >> KVD_PREFIX_TAG_SHIFT != look->mixed)
@@ -120,6 +138,7 @@ static enum outcome resolve(const struct match *match, struct look *look, uint32
 				return BROKEN;
 			if (!kvd_prefix_is(entry, &match->chain, block))
 				continue;
+			look_hook();
 			look->holder = kvd_get(&entry->holder);
 			look->unit = (uint32_t)word;
 			return MATCHED;
@@ -208,7 +227,9 @@ static uint32_t guess(struct match *match)
 		if (!entry || unit / KVD_PREFIX_NODE_UNITS != match->unit / KVD_PREFIX_NODE_UNITS)
 			break;
 		__builtin_prefetch(engine->base + (uint64_t)(unit + AHEAD * match->step) * KVD_UNIT_BYTES);
+		look_hook();
 		word = kvd_get(&entry->holder);
+		look_hook();
 		holder = kvd_prefix_handle(word);
 		if (!kvd_prefix_visible(word, match->stage) || !kvd_prefix_is(entry, &match->chain, match->found))
 			break;
@@ -233,6 +254,7 @@ static bool valid(const struct match *match)
 	for (uint32_t i = 0; i < match->seen_count; i++) {
 		const struct seen *seen = &match->seen[i];
 
+		look_hook();
 		if (seen->first && kvd_get32(&seen->first->version) != seen->version)
 			return false;
 		if (seen->holder && !lives(match->engine, seen->holder))
@@ -250,6 +272,7 @@ static enum outcome attempt(struct match *match, bool may_guess)
 	uint32_t size = BATCH_FIRST;
 
 	match->stage = kvd_get(&head->stage);
+	look_hook();
 	match->removals = kvd_get(&head->removals);
 	match->guessing = may_guess && match->removals % 2 == 0;
 	match->flagged = false;
