@@ -66,6 +66,22 @@ class Status(IntEnum):
     CANCELLED = 17
 
 
+class State(IntEnum):
+    """Values of `state`."""
+
+    NEW = 0
+    FILLING = 1
+    ACTIVE = 2
+    IDLE = 3
+    COOLING = 4
+    COLD = 5
+    WARMING = 6
+    RELEASED = 7
+    EXPIRED = 8
+    CLOSED = 9
+    FAULTED = 10
+
+
 class Format(IntEnum):
     """Values of `format`."""
 
@@ -136,22 +152,6 @@ class Stage(IntEnum):
     COMMIT = 2
 
 
-class State(IntEnum):
-    """Values of `state`."""
-
-    NEW = 0
-    FILLING = 1
-    ACTIVE = 2
-    IDLE = 3
-    COOLING = 4
-    COLD = 5
-    WARMING = 6
-    RELEASED = 7
-    EXPIRED = 8
-    CLOSED = 9
-    FAULTED = 10
-
-
 PTE_VALID_SHIFT: Final = 0x0
 PTE_VALID_MASK: Final = 0x1
 PTE_ACCESSED_SHIFT: Final = 0x1
@@ -194,6 +194,8 @@ CMD_FLAGS_TRANSLATE_LIST_SHIFT: Final = 0x5
 CMD_FLAGS_TRANSLATE_LIST_MASK: Final = 0x20
 CPL_FLAGS_PHASE_SHIFT: Final = 0x0
 CPL_FLAGS_PHASE_MASK: Final = 0x1
+SESSION_INFO_STATE_STATE_SHIFT: Final = 0x0
+SESSION_INFO_STATE_STATE_MASK: Final = 0xFF
 PREFIX_ENTRY_PLACE_WORDS_SHIFT: Final = 0x0
 PREFIX_ENTRY_PLACE_WORDS_MASK: Final = 0x7
 PREFIX_ENTRY_PLACE_POSITION_SHIFT: Final = 0x3
@@ -337,13 +339,16 @@ TIER_INFO_OFFSETS: Final[dict[str, int]] = {
     "used_frames": 24,
     "total_frames": 32,
 }
-SESSION_INFO: Final = struct.Struct("<QQ5Q5Q5Q")
+SESSION_INFO: Final = struct.Struct("<QQ5Q5Q5QII8Q")
 SESSION_INFO_OFFSETS: Final[dict[str, int]] = {
     "key": 0,
     "leases": 8,
     "mapped_pages": 16,
     "mapped_blocks": 56,
     "reserved_blocks": 96,
+    "state": 136,
+    "reserved": 140,
+    "window_start": 144,
 }
 COPY_RUN: Final = struct.Struct("<QQQQII")
 COPY_RUN_OFFSETS: Final[dict[str, int]] = {
@@ -527,7 +532,7 @@ TABLE_HEAD_OFFSETS: Final[dict[str, int]] = {
     "sessions_high": 120,
     "sessions_live": 128,
     "session_free": 136,
-    "reserved": 140,
+    "age_floor": 140,
     "heap_next": 144,
     "free_nodes": 152,
     "table_bytes": 184,

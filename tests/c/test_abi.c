@@ -108,7 +108,7 @@ static void test_tier_info(void **state)
 static void test_session_info(void **state)
 {
 	(void)state;
-	assert_int_equal(sizeof(struct kvd_abi_session_info), 136);
+	assert_int_equal(sizeof(struct kvd_abi_session_info), 208);
 	assert_int_equal(offsetof(struct kvd_abi_session_info, key), 0);
 	assert_int_equal(sizeof(((struct kvd_abi_session_info *)0)->key), 8);
 	assert_int_equal(offsetof(struct kvd_abi_session_info, leases), 8);
@@ -119,6 +119,12 @@ static void test_session_info(void **state)
 	assert_int_equal(sizeof(((struct kvd_abi_session_info *)0)->mapped_blocks), 40);
 	assert_int_equal(offsetof(struct kvd_abi_session_info, reserved_blocks), 96);
 	assert_int_equal(sizeof(((struct kvd_abi_session_info *)0)->reserved_blocks), 40);
+	assert_int_equal(offsetof(struct kvd_abi_session_info, state), 136);
+	assert_int_equal(sizeof(((struct kvd_abi_session_info *)0)->state), 4);
+	assert_int_equal(offsetof(struct kvd_abi_session_info, reserved), 140);
+	assert_int_equal(sizeof(((struct kvd_abi_session_info *)0)->reserved), 4);
+	assert_int_equal(offsetof(struct kvd_abi_session_info, window_start), 144);
+	assert_int_equal(sizeof(((struct kvd_abi_session_info *)0)->window_start), 64);
 }
 
 static void test_copy_run(void **state)
@@ -481,8 +487,8 @@ static void test_table_head(void **state)
 	assert_int_equal(sizeof(((struct kvd_abi_table_head *)0)->sessions_live), 8);
 	assert_int_equal(offsetof(struct kvd_abi_table_head, session_free), 136);
 	assert_int_equal(sizeof(((struct kvd_abi_table_head *)0)->session_free), 4);
-	assert_int_equal(offsetof(struct kvd_abi_table_head, reserved), 140);
-	assert_int_equal(sizeof(((struct kvd_abi_table_head *)0)->reserved), 4);
+	assert_int_equal(offsetof(struct kvd_abi_table_head, age_floor), 140);
+	assert_int_equal(sizeof(((struct kvd_abi_table_head *)0)->age_floor), 4);
 	assert_int_equal(offsetof(struct kvd_abi_table_head, heap_next), 144);
 	assert_int_equal(sizeof(((struct kvd_abi_table_head *)0)->heap_next), 8);
 	assert_int_equal(offsetof(struct kvd_abi_table_head, free_nodes), 152);
