@@ -64,6 +64,8 @@ void kvd_intent_open(struct kvd_call *call);
 void kvd_intent_word(struct kvd_call *call, uint64_t *at, uint64_t value);
 void kvd_intent_stage(struct kvd_call *call, uint32_t stage);
 void kvd_intent_apply(struct kvd_engine *engine);
+/* May an intent set the word at that offset? Those of session contexts, and those of the head that commands change. */
+bool kvd_intent_allowed(const struct kvd_engine *engine, uint64_t at);
 /* Two entries of tables that change together: after this, store them in any order. */
 void kvd_intent_step(struct kvd_engine *engine, uint64_t *at0, uint64_t value0, uint64_t *at1, uint64_t value1);
 /* The intent of a command that was not finished; NULL: there is none. */
