@@ -150,6 +150,8 @@ static inline void kvd_leaf_more(const struct kvd_leaf *leaf, uint32_t count)
 union kvd_entry *kvd_table_find(const struct kvd_engine *engine, const uint64_t *root, uint64_t page);
 /* The same for an entry that is not 0, valid or not. */
 union kvd_entry *kvd_table_entry(const struct kvd_engine *engine, const uint64_t *root, uint64_t page);
+/* Ask for the cache line of a page's entry; nothing else happens. */
+void kvd_table_prefetch(const struct kvd_engine *engine, const uint64_t *root, uint64_t page);
 /* The PTEs of many pages, 0 where there is none: `pages` are replaced. */
 void kvd_table_lookup(const struct kvd_engine *engine, const uint64_t *root, uint64_t *pages, uint64_t count);
 /* Visit the parts of leaves that are in a range, in order; entries may be 0 or not valid. */
