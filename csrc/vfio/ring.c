@@ -7,7 +7,6 @@
 #include <time.h>
 
 #include "vfio/ring.h"
-#include "vfio/vfio.h"
 
 #define NS_PER_S 1000000000ull
 

@@ -13,6 +13,7 @@
 #include <stdint.h>
 
 #include "abi/abi.h"
+#include "vfio/vfio.h" /* what the doorbells are a mapping of */
 
 /* cffi: begin */
 typedef struct kvd_ring kvd_ring;

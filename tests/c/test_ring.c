@@ -16,7 +16,6 @@
 #include <cmocka.h>
 
 #include "vfio/ring.h"
-#include "vfio/vfio.h"
 
 #define SECOND_NS 1000000000ull
 
