@@ -100,21 +100,6 @@ enum kvd_abi_event {
 	KVD_ABI_EVENT_COUNT = 14,
 };
 
-enum kvd_abi_state {
-	KVD_ABI_STATE_NEW = 0, /* Made, nothing written. */
-	KVD_ABI_STATE_FILLING = 1, /* A writer has it. */
-	KVD_ABI_STATE_ACTIVE = 2, /* Sealed and in use. */
-	KVD_ABI_STATE_IDLE = 3, /* Sealed, in the fast tier, not in use. */
-	KVD_ABI_STATE_COOLING = 4, /* On its way to a slower tier. */
-	KVD_ABI_STATE_COLD = 5, /* In a slower tier only. */
-	KVD_ABI_STATE_WARMING = 6, /* On its way to the fast tier. */
-	KVD_ABI_STATE_RELEASED = 7, /* Its client said: not soon. */
-	KVD_ABI_STATE_EXPIRED = 8, /* Its time is over; still held. */
-	KVD_ABI_STATE_CLOSED = 9, /* Nothing is left but the context. */
-	KVD_ABI_STATE_FAULTED = 10, /* Its bytes can't be trusted. */
-	KVD_ABI_STATE_COUNT = 11,
-};
-
 enum kvd_abi_syndrome {
 	KVD_ABI_SYNDROME_NONE = 0, /* No fault. */
 	KVD_ABI_SYNDROME_BAD_DOORBELL = 1, /* A tail or head that is not below the depth, or passes the other; info = the value. */
@@ -135,6 +120,28 @@ enum kvd_abi_capability_id {
 	KVD_ABI_CAPABILITY_ID_OPERATIONS = 5, /* Operations. */
 	KVD_ABI_CAPABILITY_ID_LIMITS = 6, /* Limits. */
 	KVD_ABI_CAPABILITY_ID_COUNT = 7,
+};
+
+enum kvd_abi_stage {
+	KVD_ABI_STAGE_NONE = 0, /* No command has changed anything. */
+	KVD_ABI_STAGE_PREPARE = 1, /* Pages are being written without their valid bit; to be undone. */
+	KVD_ABI_STAGE_COMMIT = 2, /* To be done to the end. */
+	KVD_ABI_STAGE_COUNT = 3,
+};
+
+enum kvd_abi_state {
+	KVD_ABI_STATE_NEW = 0, /* Made, nothing written. */
+	KVD_ABI_STATE_FILLING = 1, /* A writer has it. */
+	KVD_ABI_STATE_ACTIVE = 2, /* Sealed and in use. */
+	KVD_ABI_STATE_IDLE = 3, /* Sealed, in the fast tier, not in use. */
+	KVD_ABI_STATE_COOLING = 4, /* On its way to a slower tier. */
+	KVD_ABI_STATE_COLD = 5, /* In a slower tier only. */
+	KVD_ABI_STATE_WARMING = 6, /* On its way to the fast tier. */
+	KVD_ABI_STATE_RELEASED = 7, /* Its client said: not soon. */
+	KVD_ABI_STATE_EXPIRED = 8, /* Its time is over; still held. */
+	KVD_ABI_STATE_CLOSED = 9, /* Nothing is left but the context. */
+	KVD_ABI_STATE_FAULTED = 10, /* Its bytes can't be trusted. */
+	KVD_ABI_STATE_COUNT = 11,
 };
 
 /* A command. */
@@ -310,6 +317,95 @@ struct kvd_abi_capability_limits {
 	uint32_t page_bits; /* Bits of a page number. */
 };
 
+/* Of one tier, in the head. Derived: all that the PTEs and reservations say. */
+struct kvd_abi_tier_head {
+	uint64_t capacity_blocks; /* Budget. */
+	uint64_t total_frames; /* Frames; 0: no such tier. */
+	uint64_t levels; /* Levels of its bitmap. */
+	uint64_t level_at[7]; /* Offset of each level. A set bit: the frame is used (level 0), or the word of the level below is full. */
+	uint64_t used_blocks; /* Derived: charged, once a frame. */
+	uint64_t reserved_blocks; /* Derived: promised to sessions. */
+	uint64_t used_frames; /* Derived: frames in use. */
+	uint64_t next_frame; /* Derived: where the search for a free one goes on. */
+	uint64_t high_frame; /* Derived: no frame from here on is used. */
+	uint64_t shares; /* Derived: link to a table that has, at the number of each frame that several pages have, how many they are. */
+};
+
+/* The command that is being executed, in the head. It counts while `stage` is not none and `sequence` is the head's and one. */
+struct kvd_abi_intent {
+	uint64_t sequence; /* Of the command. */
+	uint32_t stage; /* How far it is. */
+	uint32_t words; /* Entries of `word_at` and `word` that count, when the stage is commit. */
+	uint64_t session; /* Handle of the session that is changed, of a new one too. */
+	uint64_t word_at[8]; /* Offsets of words that get a new value. */
+	uint64_t word[8]; /* That value. */
+	uint64_t steps; /* Entries of `step_at` and `step` that count. */
+	uint64_t step_at[2]; /* Offsets of table entries that change together. */
+	uint64_t step[2]; /* What they get. */
+	uint64_t scratch; /* Link to a table of PTEs that are on their way into the slot. */
+	uint64_t payload[7]; /* What the operation needs to be done to the end. */
+	struct kvd_abi_cmd cmd; /* A command. */
+	struct kvd_abi_cpl cpl; /* A completion. */
+};
+
+/* Begin of the tables. What is not marked as derived is the truth, and enough to make the rest again. */
+struct kvd_abi_table_head {
+	uint64_t magic; /* "kv-arena". */
+	uint32_t version; /* Of this layout. */
+	uint32_t page_bytes; /* Bytes of a page. */
+	uint64_t arena_bytes; /* Length of the tables. */
+	uint64_t sessions_at; /* Offset of the session contexts. */
+	uint64_t sessions_max; /* Their number. */
+	uint64_t hash_at; /* Offset of the hash: a u32 a bucket, number of a context and one, 0: empty. */
+	uint64_t hash_mask; /* Buckets, minus one. The bucket of a key: bits 32 and up of key * 0x9e3779b97f4a7c15, masked. */
+	uint64_t journal_at; /* Offset of the journal. */
+	uint64_t journal_entries; /* Its entries, a power of two. That of a sequence: the sequence modulo this. */
+	uint64_t heap_at; /* Offset of the heap of table nodes. */
+	uint64_t heap_end; /* Where it ends. */
+	uint64_t in_use; /* 1: somebody executes commands, or died doing so. */
+	uint64_t sequence; /* Commands executed since the tables were made. */
+	uint64_t change; /* Odd while counters of the head change. */
+	uint32_t generation; /* Of sessions: the last one given out. */
+	uint32_t age; /* Of the ageing scan: the present generation. */
+	uint64_t sessions_high; /* Derived: no context from here on is used. */
+	uint64_t sessions_live; /* Derived. */
+	uint32_t session_free; /* Derived: number of the first free context and one. */
+	uint32_t reserved; /* Zero. */
+	uint64_t heap_next; /* Derived: no node from here on is used. */
+	uint32_t free_nodes[8]; /* Derived: by class, unit of the first free node; the next one is in its entry 0. */
+	uint64_t table_bytes; /* Derived: of nodes that hold something. */
+	uint64_t mapped_pages; /* Derived. */
+	uint64_t refused; /* Commands that ended with a status other than OK. */
+	uint64_t refused_transitions; /* Of them, with BAD_TRANSITION. */
+	uint64_t prefix[16]; /* Of the prefix index. */
+	uint64_t reserved2[5]; /* Zero. */
+	struct kvd_abi_intent intent; /* The command that is being executed, in the head. It counts while `stage` is not none and `sequence` is the head's and one. */
+	struct kvd_abi_tier_head tiers[5]; /* Of one tier, in the head. Derived: all that the PTEs and reservations say. */
+};
+
+/* A session. It lives while `generation` is not 0. */
+struct kvd_abi_session_context {
+	uint64_t key; /* Caller's name. */
+	uint64_t leases; /* Leases held. */
+	uint32_t generation; /* Upper half of the handle, never used twice; the lower half is the number of the context. */
+	uint32_t state; /* Where it is in its life. */
+	uint64_t version; /* Odd while a command changes the session: what was read meanwhile may not fit together. */
+	uint32_t next; /* Derived: the next in the hash chain or free list: number and one, 0 ends. */
+	uint32_t prefix_head; /* Derived: the first entry of the prefix index that it holds, 0: none. */
+	uint64_t slots[8]; /* Links to its page tables. */
+	uint64_t window_start[8]; /* By slot: tokens that the window has left behind. */
+	uint64_t reserved_blocks[4]; /* Promised to it, tier 1 first. */
+	uint64_t pages[4]; /* Derived: pages over all slots. */
+	uint64_t blocks[4]; /* Derived: their charge, shared pages too. */
+	uint64_t reserved[7]; /* Zero. */
+};
+
+/* How a command ended, in the journal. */
+struct kvd_abi_journal_entry {
+	uint64_t sequence; /* Of the command. */
+	struct kvd_abi_cpl cpl; /* A completion. */
+};
+
 /* cffi: end */
 
 static_assert(sizeof(struct kvd_abi_cmd) == 64, "the size that is described");
@@ -330,6 +426,11 @@ static_assert(sizeof(struct kvd_abi_capability_queues) == 24, "the size that is 
 static_assert(sizeof(struct kvd_abi_capability_formats) == 16, "the size that is described");
 static_assert(sizeof(struct kvd_abi_capability_operations) == 16, "the size that is described");
 static_assert(sizeof(struct kvd_abi_capability_limits) == 40, "the size that is described");
+static_assert(sizeof(struct kvd_abi_tier_head) == 128, "the size that is described");
+static_assert(sizeof(struct kvd_abi_intent) == 352, "the size that is described");
+static_assert(sizeof(struct kvd_abi_table_head) == 1376, "the size that is described");
+static_assert(sizeof(struct kvd_abi_session_context) == 320, "the size that is described");
+static_assert(sizeof(struct kvd_abi_journal_entry) == 40, "the size that is described");
 
 #define KVD_ABI_PTE_VALID_SHIFT 0x0u
 #define KVD_ABI_PTE_VALID_MASK 0x1u
@@ -357,8 +458,6 @@ static_assert(sizeof(struct kvd_abi_capability_limits) == 40, "the size that is 
 #define KVD_ABI_LINK_HEIGHT_MASK 0xff00000000000000ull
 #define KVD_ABI_TRANSITION_KEY_EVENT_SHIFT 0x0u
 #define KVD_ABI_TRANSITION_KEY_EVENT_MASK 0xffu
-#define KVD_ABI_SESSION_STATE_STATE_SHIFT 0x0u
-#define KVD_ABI_SESSION_STATE_STATE_MASK 0xffu
 #define KVD_ABI_CMD_FLAGS_MAP_RESERVED_SHIFT 0x0u
 #define KVD_ABI_CMD_FLAGS_MAP_RESERVED_MASK 0x1u
 #define KVD_ABI_CMD_FLAGS_REMAP_KEEP_SHIFT 0x1u
@@ -377,6 +476,8 @@ static_assert(sizeof(struct kvd_abi_capability_limits) == 40, "the size that is 
 #define KVD_ABI_CAPABILITY_HEAD_ID_MASK 0xffffu
 #define KVD_ABI_CAPABILITY_HEAD_NEXT_SHIFT 0x10u
 #define KVD_ABI_CAPABILITY_HEAD_NEXT_MASK 0xffff0000u
+#define KVD_ABI_SESSION_CONTEXT_STATE_STATE_SHIFT 0x0u
+#define KVD_ABI_SESSION_CONTEXT_STATE_STATE_MASK 0xffu
 #define KVD_ABI_PCI_CLASS_REVISION_REVISION_SHIFT 0x0u
 #define KVD_ABI_PCI_CLASS_REVISION_REVISION_MASK 0xffu
 #define KVD_ABI_PCI_CLASS_REVISION_CLASS_CODE_SHIFT 0x8u

@@ -22,6 +22,28 @@ struct op {
 	uint32_t needs;
 };
 
+void *kvd_call_buffer(struct kvd_call *call, uint64_t address, uint64_t bytes, bool writable)
+{
+	static uint64_t nothing;
+	const struct kvd_engine *engine = call->engine;
+	void *at;
+
+	if (!bytes)
+		return &nothing;
+	at = engine->reach ? engine->reach(engine->reach_context, address, bytes, writable) : (void *)(uintptr_t)address;
+	if (!at)
+		call->cpl->result0 = address;
+	return at;
+}
+
+int kvd_engine_tier_memory(kvd_engine *engine, uint32_t tier, uint64_t address, uint64_t bytes)
+{
+	if (tier == KVD_ABI_TIER_NONE || tier >= KVD_ABI_TIER_COUNT || bytes > UINT64_MAX - address)
+		return -EINVAL;
+	engine->tier_memory[tier] = (struct kvd_tier_memory){address, bytes};
+	return 0;
+}
+
 static uint32_t op_query_tier(struct kvd_engine *engine, struct kvd_call *call)
 {
 	const struct kvd_tier *tier = &engine->head->tiers[call->tier];
@@ -101,7 +123,7 @@ static uint32_t execute(struct kvd_engine *engine, struct kvd_call *call)
 void kvd_engine_submit(kvd_engine *engine, const struct kvd_abi_cmd *cmd, struct kvd_abi_cpl *cpl, uint32_t count)
 {
 	for (uint32_t i = 0; i < count; i++) {
-		struct kvd_call call = {.cmd = cmd[i], .cpl = &cpl[i]};
+		struct kvd_call call = {.engine = engine, .cmd = cmd[i], .cpl = &cpl[i]};
 
 		cpl[i] = (struct kvd_abi_cpl){.id = call.cmd.id};
 		cpl[i].status = (uint16_t)execute(engine, &call);

@@ -42,6 +42,9 @@ struct kvd_engine_stats {
 	uint64_t mapped_pages;
 };
 
+/* The memory of `bytes` at an address, for a device whose addresses are not its own; NULL: it can't be reached. */
+typedef void *(*kvd_engine_reach)(void *context, uint64_t address, uint64_t bytes, int writable);
+
 /* 0 or -errno (-EINVAL: bad configuration, -ENOMEM). */
 int kvd_engine_init(const struct kvd_engine_config *config, kvd_engine **out);
 void kvd_engine_fini(kvd_engine *engine);
@@ -49,6 +52,8 @@ void kvd_engine_fini(kvd_engine *engine);
 int kvd_engine_reset(kvd_engine *engine);
 /* Execute `count` commands in order; each gets its completion. */
 void kvd_engine_submit(kvd_engine *engine, const struct kvd_abi_cmd *cmd, struct kvd_abi_cpl *cpl, uint32_t count);
+/* Where GATHER and SCATTER find the tier's frames: frame n at address + n pages. -EINVAL: no such tier. */
+int kvd_engine_tier_memory(kvd_engine *engine, uint32_t tier, uint64_t address, uint64_t bytes);
 void kvd_engine_stats(const kvd_engine *engine, struct kvd_engine_stats *out);
 /* Check every table against every other; 0 when consistent, else the number of faults, the first ones in
  * `text`, one a line, as many as fit whole. */

@@ -77,9 +77,13 @@ struct kvd_session {
 	uint32_t next;       /* in its hash chain or in the free list: index + 1, 0 ends */
 	struct kvd_link slots[KVD_ENGINE_SLOTS_MAX];
 	struct kvd_books books[KVD_ABI_TIER_COUNT - 1]; /* tier 1 first */
-	uint64_t reserved;
+	uint32_t state;          /* KVD_ABI_STATE_ */
+	uint32_t prefix_head;    /* the first entry of the prefix index that it holds, 0: none */
+	uint64_t version;        /* odd while a command changes the session */
+	uint64_t window_start[KVD_ENGINE_SLOTS_MAX]; /* tokens that the window has left behind */
+	uint64_t reserved[7];
 };
-static_assert(sizeof(struct kvd_session) == 192, "three cache lines");
+static_assert(sizeof(struct kvd_session) == 320, "five cache lines");
 
 struct kvd_tier {
 	uint64_t capacity_blocks;
@@ -119,15 +123,25 @@ struct kvd_head {
 };
 static_assert(sizeof(struct kvd_head) == 768, "no padding");
 
+/* Memory of a tier, for those who move bytes; no bytes: it has none. */
+struct kvd_tier_memory {
+	uint64_t address;
+	uint64_t bytes;
+};
+
 struct kvd_engine {
 	unsigned char *base;
 	struct kvd_head *head;
 	uint32_t page_blocks;
 	int fd; /* own copy of the arena's file, or -1 */
+	kvd_engine_reach reach; /* NULL: addresses are pointers */
+	void *reach_context;
+	struct kvd_tier_memory tier_memory[KVD_ABI_TIER_COUNT];
 };
 
 /* A command being executed: its session and tier are found and its slot is in range, where the command has them. */
 struct kvd_call {
+	struct kvd_engine *engine;
 	struct kvd_abi_cmd cmd; /* a copy: what was checked cannot change */
 	struct kvd_abi_cpl *cpl;
 	struct kvd_session *session;
@@ -179,6 +193,13 @@ static inline struct kvd_books *kvd_books_of(struct kvd_session *session, uint32
 {
 	return &session->books[tier - 1];
 }
+
+/* engine.c */
+/*
+ * The memory of `bytes` at an address that a command named, or NULL: then result0 says the address, and the command ends
+ * with BAD_ADDRESS. Never NULL for no bytes. Others may write there at any time: read each thing once.
+ */
+void *kvd_call_buffer(struct kvd_call *call, uint64_t address, uint64_t bytes, bool writable);
 
 /* arena.c: the arena and its nodes. */
 int kvd_arena_init(struct kvd_engine *engine, const struct kvd_engine_config *config);

@@ -104,22 +104,6 @@ class Event(IntEnum):
     REPAIR = 13
 
 
-class State(IntEnum):
-    """Values of `state`."""
-
-    NEW = 0
-    FILLING = 1
-    ACTIVE = 2
-    IDLE = 3
-    COOLING = 4
-    COLD = 5
-    WARMING = 6
-    RELEASED = 7
-    EXPIRED = 8
-    CLOSED = 9
-    FAULTED = 10
-
-
 class Syndrome(IntEnum):
     """Values of `syndrome`."""
 
@@ -142,6 +126,30 @@ class CapabilityId(IntEnum):
     FORMATS = 4
     OPERATIONS = 5
     LIMITS = 6
+
+
+class Stage(IntEnum):
+    """Values of `stage`."""
+
+    NONE = 0
+    PREPARE = 1
+    COMMIT = 2
+
+
+class State(IntEnum):
+    """Values of `state`."""
+
+    NEW = 0
+    FILLING = 1
+    ACTIVE = 2
+    IDLE = 3
+    COOLING = 4
+    COLD = 5
+    WARMING = 6
+    RELEASED = 7
+    EXPIRED = 8
+    CLOSED = 9
+    FAULTED = 10
 
 
 PTE_VALID_SHIFT: Final = 0x0
@@ -170,8 +178,6 @@ LINK_HEIGHT_SHIFT: Final = 0x38
 LINK_HEIGHT_MASK: Final = 0xFF00000000000000
 TRANSITION_KEY_EVENT_SHIFT: Final = 0x0
 TRANSITION_KEY_EVENT_MASK: Final = 0xFF
-SESSION_STATE_STATE_SHIFT: Final = 0x0
-SESSION_STATE_STATE_MASK: Final = 0xFF
 CMD_FLAGS_MAP_RESERVED_SHIFT: Final = 0x0
 CMD_FLAGS_MAP_RESERVED_MASK: Final = 0x1
 CMD_FLAGS_REMAP_KEEP_SHIFT: Final = 0x1
@@ -190,6 +196,8 @@ CAPABILITY_HEAD_ID_SHIFT: Final = 0x0
 CAPABILITY_HEAD_ID_MASK: Final = 0xFFFF
 CAPABILITY_HEAD_NEXT_SHIFT: Final = 0x10
 CAPABILITY_HEAD_NEXT_MASK: Final = 0xFFFF0000
+SESSION_CONTEXT_STATE_STATE_SHIFT: Final = 0x0
+SESSION_CONTEXT_STATE_STATE_MASK: Final = 0xFF
 PCI_CLASS_REVISION_REVISION_SHIFT: Final = 0x0
 PCI_CLASS_REVISION_REVISION_MASK: Final = 0xFF
 PCI_CLASS_REVISION_CLASS_CODE_SHIFT: Final = 0x8
@@ -417,6 +425,92 @@ CAPABILITY_LIMITS_OFFSETS: Final[dict[str, int]] = {
     "address_last": 24,
     "slots_max": 32,
     "page_bits": 36,
+}
+TIER_HEAD: Final = struct.Struct("<QQQ7QQQQQQQ")
+TIER_HEAD_OFFSETS: Final[dict[str, int]] = {
+    "capacity_blocks": 0,
+    "total_frames": 8,
+    "levels": 16,
+    "level_at": 24,
+    "used_blocks": 80,
+    "reserved_blocks": 88,
+    "used_frames": 96,
+    "next_frame": 104,
+    "high_frame": 112,
+    "shares": 120,
+}
+INTENT: Final = struct.Struct("<QIIQ8Q8QQ2Q2QQ7QIHHQHHIQQQQQIHHQQII")
+INTENT_OFFSETS: Final[dict[str, int]] = {
+    "sequence": 0,
+    "stage": 8,
+    "words": 12,
+    "session": 16,
+    "word_at": 24,
+    "word": 88,
+    "steps": 152,
+    "step_at": 160,
+    "step": 176,
+    "scratch": 192,
+    "payload": 200,
+    "cmd": 256,
+    "cpl": 320,
+}
+TABLE_HEAD: Final = struct.Struct(
+    "<QIIQQQQQQQQQQQQIIQQIIQ8IQQQQ16Q5QQIIQ8Q8QQ2Q2QQ7QIHHQHHIQQQQQIHHQQIIQQQ7QQQQQQQQQQ7QQQQQQQQQQ7QQQQQQQQQQ7QQQQQQQQQQ7QQQQQQQ"
+)
+TABLE_HEAD_OFFSETS: Final[dict[str, int]] = {
+    "magic": 0,
+    "version": 8,
+    "page_bytes": 12,
+    "arena_bytes": 16,
+    "sessions_at": 24,
+    "sessions_max": 32,
+    "hash_at": 40,
+    "hash_mask": 48,
+    "journal_at": 56,
+    "journal_entries": 64,
+    "heap_at": 72,
+    "heap_end": 80,
+    "in_use": 88,
+    "sequence": 96,
+    "change": 104,
+    "generation": 112,
+    "age": 116,
+    "sessions_high": 120,
+    "sessions_live": 128,
+    "session_free": 136,
+    "reserved": 140,
+    "heap_next": 144,
+    "free_nodes": 152,
+    "table_bytes": 184,
+    "mapped_pages": 192,
+    "refused": 200,
+    "refused_transitions": 208,
+    "prefix": 216,
+    "reserved2": 344,
+    "intent": 384,
+    "tiers": 736,
+}
+SESSION_CONTEXT: Final = struct.Struct("<QQIIQII8Q8Q4Q4Q4Q7Q")
+SESSION_CONTEXT_OFFSETS: Final[dict[str, int]] = {
+    "key": 0,
+    "leases": 8,
+    "generation": 16,
+    "state": 20,
+    "version": 24,
+    "next": 32,
+    "prefix_head": 36,
+    "slots": 40,
+    "window_start": 104,
+    "reserved_blocks": 168,
+    "pages": 200,
+    "blocks": 232,
+    "reserved": 264,
+}
+JOURNAL_ENTRY: Final = struct.Struct("<QIHHQQII")
+JOURNAL_ENTRY_OFFSETS: Final[dict[str, int]] = {
+    "sequence": 0,
+    "cpl": 8,
 }
 NEXT_STATE: Final[dict[State, dict[Event, State]]] = {
     State.NEW: {

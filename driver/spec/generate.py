@@ -46,11 +46,20 @@ class Word:
     count: int
     text: str
     bits: tuple[Bits, ...]
+    structure: Structure | None = None
+    """What it is made of where it is no number."""
 
     @property
     def total_bytes(self) -> int:
         """All elements together."""
         return self.size_bytes * max(1, self.count)
+
+    @property
+    def code(self) -> str:
+        """How `struct` packs it."""
+        if self.structure is None:
+            return f"{self.count or ''}{CODES[self.size_bytes]}"
+        return "".join(word.code for word in self.structure.words) * max(1, self.count)
 
     @property
     def parts(self) -> tuple[Bits, ...]:
@@ -140,13 +149,34 @@ def _text(node: RegNode | RegfileNode | FieldNode | AddrmapNode) -> str:
 
 
 def _structure(node: RegfileNode, abi: Abi) -> Structure:
-    words = tuple(_word(child, abi) for child in node.children() if isinstance(child, RegNode))
+    words = tuple(
+        _word(child, abi) if isinstance(child, RegNode) else _member(child, abi)
+        for child in node.children()
+        if isinstance(child, RegNode | RegfileNode)
+    )
     end = 0
     for word in words:
         if word.offset_bytes != end:
             raise ValueError(f"{node.inst_name}.{word.name}: at {word.offset_bytes}, not {end}")
         end += word.total_bytes
     return Structure(name=node.inst_name, size_bytes=end, text=_text(node), words=words)
+
+
+def _member(node: RegfileNode, abi: Abi) -> Word:
+    """Return a structure within another; it is the one that was described before with the same type."""
+    name = str(node.type_name).removesuffix("_words")
+    inner = next((structure for structure in abi.structures if structure.name == name), None)
+    if inner is None:
+        raise ValueError(f"{node.inst_name}: a structure {name} comes too late or not at all")
+    return Word(
+        name=node.inst_name,
+        offset_bytes=node.raw_address_offset,
+        size_bytes=inner.size_bytes,
+        count=(node.array_dimensions or [0])[0],
+        text=inner.text,
+        bits=(),
+        structure=inner,
+    )
 
 
 def _group(node: RegfileNode, abi: Abi) -> Group:
@@ -235,7 +265,8 @@ def header(abi: Abi) -> str:
         out += [f"/* {structure.text} */", f"struct kvd_abi_{structure.name} {{"]
         for word in structure.words:
             array = f"[{word.count}]" if word.count else ""
-            out.append(f"\tuint{word.size_bytes * 8}_t {word.name}{array}; /* {word.text} */")
+            kind = f"struct kvd_abi_{word.structure.name}" if word.structure else f"uint{word.size_bytes * 8}_t"
+            out.append(f"\t{kind} {word.name}{array}; /* {word.text} */")
         out += ["};", ""]
     out += ["/* cffi: end */", ""]
     for structure in abi.structures:
@@ -259,7 +290,7 @@ def module(abi: Abi) -> str:
         out += [f"    {m.upper()} = {value}" for m, value, _ in members] + ["", ""]
     out += [f"{name}: Final = {value:#x}" for name, value in _numbers(abi)]
     for structure in abi.structures:
-        code = "".join(f"{word.count or ''}{CODES[word.size_bytes]}" for word in structure.words)
+        code = "".join(word.code for word in structure.words)
         name = structure.name.upper()
         out += [f'{name}: Final = struct.Struct("<{code}")', f"{name}_OFFSETS: Final[dict[str, int]] = {{"]
         out += [f'    "{word.name}": {word.offset_bytes},' for word in structure.words] + ["}"]

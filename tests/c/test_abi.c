@@ -319,6 +319,174 @@ static void test_capability_limits(void **state)
 	assert_int_equal(sizeof(((struct kvd_abi_capability_limits *)0)->page_bits), 4);
 }
 
+static void test_tier_head(void **state)
+{
+	(void)state;
+	assert_int_equal(sizeof(struct kvd_abi_tier_head), 128);
+	assert_int_equal(offsetof(struct kvd_abi_tier_head, capacity_blocks), 0);
+	assert_int_equal(sizeof(((struct kvd_abi_tier_head *)0)->capacity_blocks), 8);
+	assert_int_equal(offsetof(struct kvd_abi_tier_head, total_frames), 8);
+	assert_int_equal(sizeof(((struct kvd_abi_tier_head *)0)->total_frames), 8);
+	assert_int_equal(offsetof(struct kvd_abi_tier_head, levels), 16);
+	assert_int_equal(sizeof(((struct kvd_abi_tier_head *)0)->levels), 8);
+	assert_int_equal(offsetof(struct kvd_abi_tier_head, level_at), 24);
+	assert_int_equal(sizeof(((struct kvd_abi_tier_head *)0)->level_at), 56);
+	assert_int_equal(offsetof(struct kvd_abi_tier_head, used_blocks), 80);
+	assert_int_equal(sizeof(((struct kvd_abi_tier_head *)0)->used_blocks), 8);
+	assert_int_equal(offsetof(struct kvd_abi_tier_head, reserved_blocks), 88);
+	assert_int_equal(sizeof(((struct kvd_abi_tier_head *)0)->reserved_blocks), 8);
+	assert_int_equal(offsetof(struct kvd_abi_tier_head, used_frames), 96);
+	assert_int_equal(sizeof(((struct kvd_abi_tier_head *)0)->used_frames), 8);
+	assert_int_equal(offsetof(struct kvd_abi_tier_head, next_frame), 104);
+	assert_int_equal(sizeof(((struct kvd_abi_tier_head *)0)->next_frame), 8);
+	assert_int_equal(offsetof(struct kvd_abi_tier_head, high_frame), 112);
+	assert_int_equal(sizeof(((struct kvd_abi_tier_head *)0)->high_frame), 8);
+	assert_int_equal(offsetof(struct kvd_abi_tier_head, shares), 120);
+	assert_int_equal(sizeof(((struct kvd_abi_tier_head *)0)->shares), 8);
+}
+
+static void test_intent(void **state)
+{
+	(void)state;
+	assert_int_equal(sizeof(struct kvd_abi_intent), 352);
+	assert_int_equal(offsetof(struct kvd_abi_intent, sequence), 0);
+	assert_int_equal(sizeof(((struct kvd_abi_intent *)0)->sequence), 8);
+	assert_int_equal(offsetof(struct kvd_abi_intent, stage), 8);
+	assert_int_equal(sizeof(((struct kvd_abi_intent *)0)->stage), 4);
+	assert_int_equal(offsetof(struct kvd_abi_intent, words), 12);
+	assert_int_equal(sizeof(((struct kvd_abi_intent *)0)->words), 4);
+	assert_int_equal(offsetof(struct kvd_abi_intent, session), 16);
+	assert_int_equal(sizeof(((struct kvd_abi_intent *)0)->session), 8);
+	assert_int_equal(offsetof(struct kvd_abi_intent, word_at), 24);
+	assert_int_equal(sizeof(((struct kvd_abi_intent *)0)->word_at), 64);
+	assert_int_equal(offsetof(struct kvd_abi_intent, word), 88);
+	assert_int_equal(sizeof(((struct kvd_abi_intent *)0)->word), 64);
+	assert_int_equal(offsetof(struct kvd_abi_intent, steps), 152);
+	assert_int_equal(sizeof(((struct kvd_abi_intent *)0)->steps), 8);
+	assert_int_equal(offsetof(struct kvd_abi_intent, step_at), 160);
+	assert_int_equal(sizeof(((struct kvd_abi_intent *)0)->step_at), 16);
+	assert_int_equal(offsetof(struct kvd_abi_intent, step), 176);
+	assert_int_equal(sizeof(((struct kvd_abi_intent *)0)->step), 16);
+	assert_int_equal(offsetof(struct kvd_abi_intent, scratch), 192);
+	assert_int_equal(sizeof(((struct kvd_abi_intent *)0)->scratch), 8);
+	assert_int_equal(offsetof(struct kvd_abi_intent, payload), 200);
+	assert_int_equal(sizeof(((struct kvd_abi_intent *)0)->payload), 56);
+	assert_int_equal(offsetof(struct kvd_abi_intent, cmd), 256);
+	assert_int_equal(sizeof(((struct kvd_abi_intent *)0)->cmd), 64);
+	assert_int_equal(offsetof(struct kvd_abi_intent, cpl), 320);
+	assert_int_equal(sizeof(((struct kvd_abi_intent *)0)->cpl), 32);
+}
+
+static void test_table_head(void **state)
+{
+	(void)state;
+	assert_int_equal(sizeof(struct kvd_abi_table_head), 1376);
+	assert_int_equal(offsetof(struct kvd_abi_table_head, magic), 0);
+	assert_int_equal(sizeof(((struct kvd_abi_table_head *)0)->magic), 8);
+	assert_int_equal(offsetof(struct kvd_abi_table_head, version), 8);
+	assert_int_equal(sizeof(((struct kvd_abi_table_head *)0)->version), 4);
+	assert_int_equal(offsetof(struct kvd_abi_table_head, page_bytes), 12);
+	assert_int_equal(sizeof(((struct kvd_abi_table_head *)0)->page_bytes), 4);
+	assert_int_equal(offsetof(struct kvd_abi_table_head, arena_bytes), 16);
+	assert_int_equal(sizeof(((struct kvd_abi_table_head *)0)->arena_bytes), 8);
+	assert_int_equal(offsetof(struct kvd_abi_table_head, sessions_at), 24);
+	assert_int_equal(sizeof(((struct kvd_abi_table_head *)0)->sessions_at), 8);
+	assert_int_equal(offsetof(struct kvd_abi_table_head, sessions_max), 32);
+	assert_int_equal(sizeof(((struct kvd_abi_table_head *)0)->sessions_max), 8);
+	assert_int_equal(offsetof(struct kvd_abi_table_head, hash_at), 40);
+	assert_int_equal(sizeof(((struct kvd_abi_table_head *)0)->hash_at), 8);
+	assert_int_equal(offsetof(struct kvd_abi_table_head, hash_mask), 48);
+	assert_int_equal(sizeof(((struct kvd_abi_table_head *)0)->hash_mask), 8);
+	assert_int_equal(offsetof(struct kvd_abi_table_head, journal_at), 56);
+	assert_int_equal(sizeof(((struct kvd_abi_table_head *)0)->journal_at), 8);
+	assert_int_equal(offsetof(struct kvd_abi_table_head, journal_entries), 64);
+	assert_int_equal(sizeof(((struct kvd_abi_table_head *)0)->journal_entries), 8);
+	assert_int_equal(offsetof(struct kvd_abi_table_head, heap_at), 72);
+	assert_int_equal(sizeof(((struct kvd_abi_table_head *)0)->heap_at), 8);
+	assert_int_equal(offsetof(struct kvd_abi_table_head, heap_end), 80);
+	assert_int_equal(sizeof(((struct kvd_abi_table_head *)0)->heap_end), 8);
+	assert_int_equal(offsetof(struct kvd_abi_table_head, in_use), 88);
+	assert_int_equal(sizeof(((struct kvd_abi_table_head *)0)->in_use), 8);
+	assert_int_equal(offsetof(struct kvd_abi_table_head, sequence), 96);
+	assert_int_equal(sizeof(((struct kvd_abi_table_head *)0)->sequence), 8);
+	assert_int_equal(offsetof(struct kvd_abi_table_head, change), 104);
+	assert_int_equal(sizeof(((struct kvd_abi_table_head *)0)->change), 8);
+	assert_int_equal(offsetof(struct kvd_abi_table_head, generation), 112);
+	assert_int_equal(sizeof(((struct kvd_abi_table_head *)0)->generation), 4);
+	assert_int_equal(offsetof(struct kvd_abi_table_head, age), 116);
+	assert_int_equal(sizeof(((struct kvd_abi_table_head *)0)->age), 4);
+	assert_int_equal(offsetof(struct kvd_abi_table_head, sessions_high), 120);
+	assert_int_equal(sizeof(((struct kvd_abi_table_head *)0)->sessions_high), 8);
+	assert_int_equal(offsetof(struct kvd_abi_table_head, sessions_live), 128);
+	assert_int_equal(sizeof(((struct kvd_abi_table_head *)0)->sessions_live), 8);
+	assert_int_equal(offsetof(struct kvd_abi_table_head, session_free), 136);
+	assert_int_equal(sizeof(((struct kvd_abi_table_head *)0)->session_free), 4);
+	assert_int_equal(offsetof(struct kvd_abi_table_head, reserved), 140);
+	assert_int_equal(sizeof(((struct kvd_abi_table_head *)0)->reserved), 4);
+	assert_int_equal(offsetof(struct kvd_abi_table_head, heap_next), 144);
+	assert_int_equal(sizeof(((struct kvd_abi_table_head *)0)->heap_next), 8);
+	assert_int_equal(offsetof(struct kvd_abi_table_head, free_nodes), 152);
+	assert_int_equal(sizeof(((struct kvd_abi_table_head *)0)->free_nodes), 32);
+	assert_int_equal(offsetof(struct kvd_abi_table_head, table_bytes), 184);
+	assert_int_equal(sizeof(((struct kvd_abi_table_head *)0)->table_bytes), 8);
+	assert_int_equal(offsetof(struct kvd_abi_table_head, mapped_pages), 192);
+	assert_int_equal(sizeof(((struct kvd_abi_table_head *)0)->mapped_pages), 8);
+	assert_int_equal(offsetof(struct kvd_abi_table_head, refused), 200);
+	assert_int_equal(sizeof(((struct kvd_abi_table_head *)0)->refused), 8);
+	assert_int_equal(offsetof(struct kvd_abi_table_head, refused_transitions), 208);
+	assert_int_equal(sizeof(((struct kvd_abi_table_head *)0)->refused_transitions), 8);
+	assert_int_equal(offsetof(struct kvd_abi_table_head, prefix), 216);
+	assert_int_equal(sizeof(((struct kvd_abi_table_head *)0)->prefix), 128);
+	assert_int_equal(offsetof(struct kvd_abi_table_head, reserved2), 344);
+	assert_int_equal(sizeof(((struct kvd_abi_table_head *)0)->reserved2), 40);
+	assert_int_equal(offsetof(struct kvd_abi_table_head, intent), 384);
+	assert_int_equal(sizeof(((struct kvd_abi_table_head *)0)->intent), 352);
+	assert_int_equal(offsetof(struct kvd_abi_table_head, tiers), 736);
+	assert_int_equal(sizeof(((struct kvd_abi_table_head *)0)->tiers), 640);
+}
+
+static void test_session_context(void **state)
+{
+	(void)state;
+	assert_int_equal(sizeof(struct kvd_abi_session_context), 320);
+	assert_int_equal(offsetof(struct kvd_abi_session_context, key), 0);
+	assert_int_equal(sizeof(((struct kvd_abi_session_context *)0)->key), 8);
+	assert_int_equal(offsetof(struct kvd_abi_session_context, leases), 8);
+	assert_int_equal(sizeof(((struct kvd_abi_session_context *)0)->leases), 8);
+	assert_int_equal(offsetof(struct kvd_abi_session_context, generation), 16);
+	assert_int_equal(sizeof(((struct kvd_abi_session_context *)0)->generation), 4);
+	assert_int_equal(offsetof(struct kvd_abi_session_context, state), 20);
+	assert_int_equal(sizeof(((struct kvd_abi_session_context *)0)->state), 4);
+	assert_int_equal(offsetof(struct kvd_abi_session_context, version), 24);
+	assert_int_equal(sizeof(((struct kvd_abi_session_context *)0)->version), 8);
+	assert_int_equal(offsetof(struct kvd_abi_session_context, next), 32);
+	assert_int_equal(sizeof(((struct kvd_abi_session_context *)0)->next), 4);
+	assert_int_equal(offsetof(struct kvd_abi_session_context, prefix_head), 36);
+	assert_int_equal(sizeof(((struct kvd_abi_session_context *)0)->prefix_head), 4);
+	assert_int_equal(offsetof(struct kvd_abi_session_context, slots), 40);
+	assert_int_equal(sizeof(((struct kvd_abi_session_context *)0)->slots), 64);
+	assert_int_equal(offsetof(struct kvd_abi_session_context, window_start), 104);
+	assert_int_equal(sizeof(((struct kvd_abi_session_context *)0)->window_start), 64);
+	assert_int_equal(offsetof(struct kvd_abi_session_context, reserved_blocks), 168);
+	assert_int_equal(sizeof(((struct kvd_abi_session_context *)0)->reserved_blocks), 32);
+	assert_int_equal(offsetof(struct kvd_abi_session_context, pages), 200);
+	assert_int_equal(sizeof(((struct kvd_abi_session_context *)0)->pages), 32);
+	assert_int_equal(offsetof(struct kvd_abi_session_context, blocks), 232);
+	assert_int_equal(sizeof(((struct kvd_abi_session_context *)0)->blocks), 32);
+	assert_int_equal(offsetof(struct kvd_abi_session_context, reserved), 264);
+	assert_int_equal(sizeof(((struct kvd_abi_session_context *)0)->reserved), 56);
+}
+
+static void test_journal_entry(void **state)
+{
+	(void)state;
+	assert_int_equal(sizeof(struct kvd_abi_journal_entry), 40);
+	assert_int_equal(offsetof(struct kvd_abi_journal_entry, sequence), 0);
+	assert_int_equal(sizeof(((struct kvd_abi_journal_entry *)0)->sequence), 8);
+	assert_int_equal(offsetof(struct kvd_abi_journal_entry, cpl), 8);
+	assert_int_equal(sizeof(((struct kvd_abi_journal_entry *)0)->cpl), 32);
+}
+
 static void test_pte(void **state)
 {
 	(void)state;
@@ -349,6 +517,11 @@ int main(void)
 		cmocka_unit_test(test_capability_formats),
 		cmocka_unit_test(test_capability_operations),
 		cmocka_unit_test(test_capability_limits),
+		cmocka_unit_test(test_tier_head),
+		cmocka_unit_test(test_intent),
+		cmocka_unit_test(test_table_head),
+		cmocka_unit_test(test_session_context),
+		cmocka_unit_test(test_journal_entry),
 		cmocka_unit_test(test_pte),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
