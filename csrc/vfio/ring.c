@@ -302,6 +302,11 @@ int kvd_ring_work(kvd_ring *ring, struct kvd_ring_batch *batch, uint64_t spin_ns
 	return 0;
 }
 
+int kvd_ring_arrived(const kvd_ring *ring)
+{
+	return arrived(ring);
+}
+
 void kvd_ring_stats(const kvd_ring *ring, struct kvd_ring_stats *out)
 {
 	*out = ring->stats;

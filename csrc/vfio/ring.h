@@ -77,6 +77,8 @@ int kvd_ring_poll(kvd_ring *ring, struct kvd_abi_cpl *cpl, uint32_t max, uint64_
  * ring must hold nothing that is not of this batch. On an error the batch says how far it came.
  */
 int kvd_ring_work(kvd_ring *ring, struct kvd_ring_batch *batch, uint64_t spin_ns);
+/* Is there a completion that was not collected? One look. */
+int kvd_ring_arrived(const kvd_ring *ring);
 void kvd_ring_stats(const kvd_ring *ring, struct kvd_ring_stats *out);
 
 /* ring_bench.c: nanoseconds that each of `rounds` round trips of one command takes; 0 or an error. */

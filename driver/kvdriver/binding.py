@@ -8,7 +8,8 @@ import errno
 import json
 from typing import TYPE_CHECKING, Final
 
-from kvdriver.discovery import SLOT, VFIO_DRIVER, PciDevice, find
+from kvdriver.address import SLOT
+from kvdriver.discovery import VFIO_DRIVER, PciDevice, find
 
 if TYPE_CHECKING:
     from pathlib import Path

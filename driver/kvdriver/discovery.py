@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -11,8 +10,6 @@ from kvdriver.abi import PCI_DEVICE_ID_RESET, PCI_VENDOR_ID_RESET
 if TYPE_CHECKING:
     from kvdriver.sysfs import Sysfs
 
-SLOT: Final = re.compile(r"[0-9a-f]{4}:[0-9a-f]{2}:[0-1][0-9a-f]\.[0-7]")
-"""How the kernel writes the slot of a PCI device."""
 VFIO_DRIVER: Final = "vfio-pci"
 HARMLESS: Final = frozenset({VFIO_DRIVER, "pci-stub", "pcieport"})
 """Drivers that leave the group of their device viable: they do no DMA of their own."""

@@ -53,7 +53,7 @@ async def run(device: Device, command: Command) -> Completion:
     return completion
 
 
-def _segments(commands: Sequence[Command]) -> Iterator[Sequence[Command]]:
+def segments(commands: Sequence[Command]) -> Iterator[Sequence[Command]]:
     """Cut a batch where a TRANSLATE that may have to be asked again is followed by a change of pages."""
     start = 0
     open_translate = False
@@ -76,7 +76,8 @@ class InProcessDevice(Device):
     def __init__(self, engine: Any, capabilities: Capabilities) -> None:
         self._engine: Any | None = engine
         self._capabilities = capabilities
-        self._retries = 0
+        self.retries = 0
+        """Commands, here or on a card with these tables, that repeat another one and are not counted."""
 
     @classmethod
     def open(
@@ -163,23 +164,23 @@ class InProcessDevice(Device):
             If the device is closed, or a number does not fit its field; then no command was executed.
         """
         engine = self._opened()
-        batches = [Batch(segment) for segment in _segments(commands)]
+        batches = [Batch(segment) for segment in segments(commands)]
         completions: list[Completion] = []
         for batch in batches:
             batch.submit(engine)
             completions += (
-                self._translate_again(engine, command, completion)
+                self.translate_again(command, completion)
                 if completion.status is Status.BUFFER_SMALL and type(command) is Translate
                 else completion
                 for command, completion in zip(batch.commands, batch.completions(), strict=True)
             )
         return completions
 
-    def _translate_again(self, engine: Any, command: Translate, completion: Completion) -> Completion:
+    def translate_again(self, command: Translate, completion: Completion) -> Completion:
         """Execute a TRANSLATE once more, with the room that it asked for."""
         batch = Batch([command], translate_runs=completion.value)
-        batch.submit(engine)
-        self._retries += 1
+        batch.submit(self._opened())
+        self.retries += 1
         return batch.completions()[0]
 
     async def run(self, command: Command) -> Completion:
@@ -206,13 +207,59 @@ class InProcessDevice(Device):
         """Drop every session and page; capacities stay."""
         _raise_errno(lib.kvd_engine_reset(self._opened()), "page-table engine")
 
+    # -- tables that a card works on in between -------------------------------------------------------------------
+
+    def leave(self) -> None:
+        """Leave the tables to a card; until `take` no command is executed here."""
+        lib.kvd_engine_leave(self._opened())
+
+    def take(self) -> list[str]:
+        """Take the tables back from a card that reaches them no more; repair them if it did not leave them in order.
+
+        Returns
+        -------
+        list of str
+            What could not be repaired and was given up, a sentence each.
+
+        Raises
+        ------
+        OSError
+            If the tables can't be repaired.
+        """
+        engine = self._opened()
+        if not lib.kvd_engine_return(engine):
+            return []
+        text = ffi.new("char[]", _CHECK_TEXT_BYTES)
+        result = ffi.new("struct kvd_engine_recovery *", {"text": text, "text_bytes": _CHECK_TEXT_BYTES})
+        _raise_errno(lib.kvd_engine_recover(engine, result), "repair of the engine's tables")
+        losses: list[str] = ffi.string(text).decode().splitlines()
+        if result.losses_count > len(losses):
+            losses.append(f"and {result.losses_count - len(losses)} more losses")
+        return losses
+
+    def sequence(self) -> int:
+        """Return how many commands were executed since the tables were made, here or by a card."""
+        return int(lib.kvd_engine_sequence(self._opened()))
+
+    def journal(self, sequence: int) -> Any:
+        """Return how the command with that sequence ended, a `struct kvd_abi_cpl`.
+
+        Raises
+        ------
+        OSError
+            ENOENT: it is not executed, or too long ago.
+        """
+        out = ffi.new("struct kvd_abi_cpl *")
+        _raise_errno(lib.kvd_engine_completion(self._opened(), sequence, out), f"journal of command {sequence}")
+        return out[0]
+
     def statistics(self) -> DeviceStatistics:
         """Return the counters."""
         stats = ffi.new("struct kvd_engine_stats *")
         lib.kvd_engine_stats(self._opened(), stats)
         return DeviceStatistics(
-            commands=stats.commands - self._retries,
-            refused=stats.refused - self._retries,
+            commands=stats.commands - self.retries,
+            refused=stats.refused - self.retries,
             sessions=stats.sessions,
             table_bytes=stats.table_bytes,
             mapped_pages=stats.mapped_pages,
