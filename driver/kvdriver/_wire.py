@@ -114,6 +114,11 @@ class Batch:
         buffer = address + offset if size else 0
         CMD.pack_into(self._request_view, number * CMD.size, number, *_FIELDS[type(command)](command), buffer, size)
 
+    def read(self, engine: Any) -> None:
+        """Let the engine answer each command from the tables, which it leaves as they are."""
+        for number in range(len(self.commands)):
+            lib.kvd_engine_read(engine, self._request + number, self._completions + number)
+
     @property
     def addresses(self) -> tuple[int, int]:
         """Where the commands and the completions are, for another library."""

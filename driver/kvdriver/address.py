@@ -44,7 +44,9 @@ class DeviceAddress:
             if not place.startswith("/") or "\0" in place:
                 raise ValueError(f'"{text}" names no socket: write vfio-user: and an absolute path')
             if len(place.encode("utf-8", "surrogateescape")) > _SOCKET_PATH_BYTES_MAX:
-                raise ValueError(f'the socket in "{text}" has more than {_SOCKET_PATH_BYTES_MAX} bytes: choose a shorter path')
+                raise ValueError(
+                    f'the socket in "{text}" has more than {_SOCKET_PATH_BYTES_MAX} bytes: choose a shorter path'
+                )
             return cls(scheme=scheme, place=place)
         if scheme == "vfio":
             if not SLOT.fullmatch(place):

@@ -124,10 +124,11 @@ class CardDevice(Device):
             try:
                 batches = list(_pack(card.scratch, cut))
                 with trio.CancelScope(shield=True):
-                    return await self._execute(card, batches)
+                    done = await self._execute(card, batches)
             finally:
                 if self._fault is None:
                     card.scratch.give_back()
+        return done
 
     async def _execute(self, card: Card, batches: list[Batch]) -> list[Completion]:
         done: list[Completion] = []

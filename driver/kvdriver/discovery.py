@@ -75,7 +75,9 @@ def _neighbours(sysfs: Sysfs, slot: str, group: str | None) -> tuple[Neighbour, 
         return ()
     members = sysfs.names(sysfs.sys / "kernel/iommu_groups" / group / "devices")
     return tuple(
-        Neighbour(slot=member, driver=sysfs.link(sysfs.device(member) / "driver")) for member in members if member != slot
+        Neighbour(slot=member, driver=sysfs.link(sysfs.device(member) / "driver"))
+        for member in members
+        if member != slot
     )
 
 

@@ -41,7 +41,7 @@ class Interrupted:
     completions
         Of its first commands.
     batch
-        The commands that were given to the card and not all completed.
+        The commands that were given to the card and not all completed; None: a TRANSLATE that is to be asked again.
     sequence
         Of the tables before the batch's first command.
     rest
@@ -49,7 +49,7 @@ class Interrupted:
     """
 
     completions: list[Completion]
-    batch: Batch
+    batch: Batch | None
     sequence: int
     rest: Sequence[Command]
 

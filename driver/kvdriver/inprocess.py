@@ -17,6 +17,7 @@ from kvdriver.device import (
     EngineError,
     Map,
     Remap,
+    Run,
     SessionDestroy,
     Translate,
     Unmap,
@@ -206,6 +207,26 @@ class InProcessDevice(Device):
     async def reset(self) -> None:
         """Drop every session and page; capacities stay."""
         _raise_errno(lib.kvd_engine_reset(self._opened()), "page-table engine")
+
+    def peek(self, command: Translate) -> tuple[Run, ...]:
+        """Find the runs of a range without executing a command: also while a card has the tables.
+
+        Raises
+        ------
+        EngineError
+            If the command is refused, or each try met a change.
+        """
+        engine = self._opened()
+        runs = TRANSLATE_RUNS
+        while True:
+            batch = Batch([command], translate_runs=runs)
+            batch.read(engine)
+            [completion] = batch.completions()
+            if completion.status is Status.OK:
+                return completion.runs
+            if completion.status is not Status.BUFFER_SMALL:
+                raise EngineError(completion.status, command)
+            runs = completion.value
 
     # -- tables that a card works on in between -------------------------------------------------------------------
 

@@ -152,7 +152,9 @@ class AddressSpace:
                 break
             at = round_up(start + length, self._unit)
         if at + count - 1 > self._last:
-            raise OSError(errno.ENOSPC, f"no {count >> 10} KiB are free below the card's last address, 0x{self._last:x}")
+            raise OSError(
+                errno.ENOSPC, f"no {count >> 10} KiB are free below the card's last address, 0x{self._last:x}"
+            )
         return at
 
     def unmap(self, memory: Mappable) -> None:

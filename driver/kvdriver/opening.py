@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Final
 
 import trio
 
-from kvdriver.address import DeviceAddress
 from kvdriver.card import Card
 from kvdriver.carddevice import CardDevice
 from kvdriver.inprocess import InProcessDevice
@@ -17,8 +16,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from kvdriver.abi import Tier
-    from kvdriver.device import Device
+    from kvdriver.address import DeviceAddress
+    from kvdriver.device import Device, Run, Translate
     from kvdriver.memory import Mappable
+    from kvdriver.registers import CardDescription
 
 DEADLINE_S: Final = 5.0
 
@@ -56,6 +57,15 @@ class BareCard(CardDevice):
     def __init__(self, card: Card, tables: Tables) -> None:
         super().__init__(card, tables.local, deadline_s=DEADLINE_S)
         self.tables = tables
+
+    @property
+    def description(self) -> CardDescription:
+        """What the card says of itself."""
+        return self._opened().description
+
+    async def tables_say(self, command: Translate) -> tuple[Run, ...]:
+        """Return the runs of a range as this process reads them in the tables."""
+        return self._local.peek(command)
 
     def close(self) -> None:
         """Release the device and the tables; further calls raise `ValueError`."""

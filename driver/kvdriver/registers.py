@@ -133,9 +133,7 @@ class Registers:
             raise DeviceFault(FaultKind.UNUSABLE, "the card does not say which queues and operations it has")
         queues, depth_max, vectors = words[abi.CapabilityId.QUEUES][:3]
         nothing = (0,) * 5
-        sessions_max, tables_bytes_max, address_last, slots_max, page_bits = words.get(
-            abi.CapabilityId.LIMITS, nothing
-        )
+        sessions_max, tables_bytes_max, address_last, slots_max, page_bits = words.get(abi.CapabilityId.LIMITS, nothing)
         return CardDescription(
             version=(major, minor),
             queues=queues,
@@ -163,7 +161,9 @@ class Registers:
             head, count = self.read32(at), self.read32(at + 4)
             identity = head & abi.CAPABILITY_HEAD_ID_MASK
             if count < abi.CAPABILITY.size or at + count > end:
-                raise DeviceFault(FaultKind.UNUSABLE, f"capability {identity} of the card has a length of {count} bytes")
+                raise DeviceFault(
+                    FaultKind.UNUSABLE, f"capability {identity} of the card has a length of {count} bytes"
+                )
             if identity in _SIZES:
                 known = abi.CapabilityId(identity)
                 if count < _SIZES[known]:

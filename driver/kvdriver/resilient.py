@@ -74,7 +74,9 @@ class ResilientDevice(Device):
     tables, the rest is executed in process. While the card is away it is tried again, ever more rarely.
     """
 
-    def __init__(self, tables: Tables, open_card: Callable[[Mappable], Card], *, wanted: str, deadline_s: float) -> None:
+    def __init__(
+        self, tables: Tables, open_card: Callable[[Mappable], Card], *, wanted: str, deadline_s: float
+    ) -> None:
         self._tables: Tables | None = tables
         self._open_card = open_card
         self._deadline_s = deadline_s
@@ -155,8 +157,10 @@ class ResilientDevice(Device):
             try:
                 return await self._card.submit(commands)
             except DeviceFault as fault:
-                with trio.CancelScope(shield=True):
-                    return await self._finish(fault, commands)
+                met = fault
+            with trio.CancelScope(shield=True):
+                done = await self._finish(met, commands)
+        return done
 
     async def _finish(self, fault: DeviceFault, commands: Sequence[Command]) -> list[Completion]:
         """End a submission that met a fault: take what was executed from the journal, execute the rest."""

@@ -40,7 +40,7 @@ class Sysfs:
     def slots(self) -> list[str]:
         """Return the slots of all PCI devices, in order."""
         if self.sys != Path("/sys"):
-            return sorted(os.listdir(self.sys / "bus/pci/devices"))
+            return self.names(self.sys / "bus/pci/devices")
         import pyudev  # noqa: PLC0415  it loads libudev, which only listing needs
 
         return sorted(device.sys_name for device in pyudev.Context().list_devices(subsystem="pci"))
@@ -78,7 +78,7 @@ class Sysfs:
     def names(self, path: Path) -> list[str]:
         """Return the names in a folder, in order; none where there is no folder."""
         try:
-            return sorted(os.listdir(path))
+            return sorted(entry.name for entry in path.iterdir())
         except (FileNotFoundError, NotADirectoryError):
             return []
 
@@ -88,7 +88,7 @@ class Sysfs:
         for pid in sorted((name for name in self.names(self.proc) if name.isdigit()), key=int):
             folder = self.proc / pid / "fd"
             try:
-                opened = any(os.readlink(folder / fd) == str(path) for fd in os.listdir(folder))
+                opened = any(entry.readlink() == path for entry in folder.iterdir())
             except OSError:  # it has ended, or is somebody else's
                 continue
             if opened:
