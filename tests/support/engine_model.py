@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from dataclasses import dataclass, field
 
-from kvdriver.device import (
+from kvdriver import (
     Command,
     Lease,
     Map,
