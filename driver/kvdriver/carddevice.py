@@ -277,8 +277,13 @@ class CardDevice(Device):
         """Wait until the card goes, or somebody wants it back, while nobody may be asking it anything."""
         card = self._opened()
         while True:
-            await trio.lowlevel.wait_readable(card.watcher.fileno())
+            try:
+                await trio.lowlevel.wait_readable(card.watcher.fileno())
+            except trio.ClosedResourceError:
+                return _closed()
             async with self._lock:
+                if self._card is None:
+                    return _closed()
                 try:
                     await self._waited(self._opened().look)
                 except DeviceFault as fault:
@@ -295,15 +300,20 @@ class CardDevice(Device):
         """As `close`, without holding up the event loop."""
         card, self._card = self._card, None
         if card is not None:
+            trio.lowlevel.notify_closing(card.watcher.fileno())
             gone = self._fault is not None and self._fault.kind in SILENT
             with trio.CancelScope(shield=True):
                 await trio.to_thread.run_sync(lambda: card.close(gone=gone))
 
     def close(self) -> None:
-        """Release the device; further calls raise `ValueError`."""
+        """Release the device, which nobody watches any more; further calls raise `ValueError`."""
         card, self._card = self._card, None
         if card is not None:
             card.close()
+
+
+def _closed() -> DeviceFault:
+    return DeviceFault(FaultKind.GONE, "the card was closed")
 
 
 def _pack(scratch: Scratch, cut: list[Sequence[Command]]) -> Iterator[Batch]:

@@ -128,13 +128,18 @@ class Player:
         assert told.used_frames == self.model.used_frames(tier)
         assert told.reserved_blocks == self.model.reserved_blocks(tier)
 
+    async def capacity(self, tier: Tier) -> int:
+        """Return what the device says a tier may hold."""
+        told = (await self.device.run(QueryTier(tier=tier))).tier
+        assert told is not None
+        return told.capacity_blocks
+
     async def compare_all(self) -> None:
         """Compare what all sessions hold with the model."""
-        for key, handle in self.handles.items():
+        for handle in self.handles.values():
             for slot in range(3):
                 command = Translate(session=handle, slot=slot)
                 self.compare([command], await self.device.submit([command]))
-            del key
         for tier in CAPACITY:
             self.compare([QueryTier(tier=tier)], await self.device.submit([QueryTier(tier=tier)]))
 
