@@ -12,7 +12,7 @@ enum kvd_abi_op {
 	KVD_ABI_OP_SESSION_DESTROY = 2, /* `session`: frees its pages and reservations; refused while leased. */
 	KVD_ABI_OP_LEASE = 3, /* `session`, `count` (int64): added to its leases. */
 	KVD_ABI_OP_RESERVE = 4, /* `session`, `tier`, `count` blocks: the reservation becomes exactly that. */
-	KVD_ABI_OP_MAP = 5, /* `session`, `slot`, `tier`, `count` map runs in the buffer: allocates; all or nothing. */
+	KVD_ABI_OP_MAP = 5, /* `session`, `slot`, `tier`, `count` map runs in the buffer (at most 1048576): allocates; all or nothing. */
 	KVD_ABI_OP_UNMAP = 6, /* `session`, `slot`, `first_page`, `count`; result0 = pages freed. */
 	KVD_ABI_OP_TRANSLATE = 7, /* `session`, `slot`, `first_page`, `count`; runs in the buffer, result0 = their number. */
 	KVD_ABI_OP_REMAP = 8, /* `session`, `slot`, `first_page`, `count`, `tier`, `other_slot`, `flags`; result0 = pages moved; all or nothing. */
@@ -367,7 +367,7 @@ struct kvd_abi_table_head {
 	uint64_t change; /* Odd while counters of the head change. */
 	uint32_t generation; /* Of sessions: the last one given out. */
 	uint32_t age; /* Of the ageing scan: the present generation. */
-	uint64_t sessions_high; /* Derived: no context from here on is used. */
+	uint64_t sessions_high; /* No context from here on was ever used. */
 	uint64_t sessions_live; /* Derived. */
 	uint32_t session_free; /* Derived: number of the first free context and one. */
 	uint32_t reserved; /* Zero. */
@@ -447,7 +447,9 @@ static_assert(sizeof(struct kvd_abi_journal_entry) == 40, "the size that is desc
 #define KVD_ABI_PTE_GENERATION_SHIFT 0x10u
 #define KVD_ABI_PTE_GENERATION_MASK 0xff0000u
 #define KVD_ABI_PTE_FRAME_SHIFT 0x18u
-#define KVD_ABI_PTE_FRAME_MASK 0xffffffffff000000ull
+#define KVD_ABI_PTE_FRAME_MASK 0x7fffffffff000000ull
+#define KVD_ABI_PTE_SHARED_SHIFT 0x3fu
+#define KVD_ABI_PTE_SHARED_MASK 0x8000000000000000ull
 #define KVD_ABI_LINK_NODE_SHIFT 0x0u
 #define KVD_ABI_LINK_NODE_MASK 0xffffffffu
 #define KVD_ABI_LINK_USED_SHIFT 0x20u

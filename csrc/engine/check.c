@@ -38,29 +38,33 @@ static void check_session(struct kvd_check *check, const struct kvd_session *ses
 {
 	uint64_t handle = kvd_session_handle(check->engine, session);
 
-	for (uint32_t i = 0; i < KVD_ABI_TIER_COUNT - 1; i++)
+	for (uint32_t i = 0; i < KVD_ABI_TIER_COUNT; i++)
 		check->session[i] = (struct kvd_books){0};
+	if (session->version & 1)
+		kvd_check_fault(check, "session %" PRIx64 ": its version says that it is being changed", handle);
+	if (session->state >= KVD_ABI_STATE_COUNT)
+		kvd_check_fault(check, "session %" PRIx64 ": there is no state %u", handle, session->state);
 	if (!kvd_check_slots(check, session, handle))
 		return;
-	for (uint32_t i = 0; i < KVD_ABI_TIER_COUNT - 1; i++) {
-		const struct kvd_books *told = &session->books[i];
+	for (uint32_t i = KVD_ABI_TIER_DDR; i < KVD_ABI_TIER_COUNT; i++) {
+		uint64_t pages = session->pages[i - 1];
+		uint64_t blocks = session->blocks[i - 1];
 		const struct kvd_books *found = &check->session[i];
 
-		if (told->pages != found->pages || told->blocks != found->blocks)
+		if (pages != found->pages || blocks != found->blocks)
 			kvd_check_fault(check,
 					"session %" PRIx64 ", tier %u: the books say %" PRIu64 " pages of %" PRIu64
 					" blocks, the tables %" PRIu64 " of %" PRIu64,
-					handle, i + 1, told->pages, told->blocks, found->pages, found->blocks);
-		check->tiers[i].pages += found->pages;
-		check->tiers[i].blocks += found->blocks;
-		check->tiers[i].reserved_blocks += told->reserved_blocks;
+					handle, i, pages, blocks, found->pages, found->blocks);
+		check->pages += found->pages;
+		check->reserved[i] += session->reserved_blocks[i - 1];
 	}
 }
 
 /* Is `number` (index + 1) a context that was ever used? */
 static bool known(const struct kvd_check *check, uint32_t number)
 {
-	return number <= check->engine->head->sessions_high;
+	return number <= check->engine->head->sessions_high && number <= check->engine->layout.sessions_max;
 }
 
 static void check_free_sessions(struct kvd_check *check)
@@ -101,10 +105,10 @@ static bool shadowed(const struct kvd_check *check, uint32_t at, uint32_t number
 static void check_hash(struct kvd_check *check)
 {
 	const struct kvd_head *head = check->engine->head;
-	const uint32_t *buckets = (const void *)(check->engine->base + head->hash_at);
+	const uint32_t *buckets = (const void *)(check->engine->base + check->engine->layout.hash_at);
 	uint64_t count = 0;
 
-	for (uint64_t i = 0; i <= head->hash_mask; i++) {
+	for (uint64_t i = 0; i <= check->engine->layout.hash_mask; i++) {
 		for (uint32_t at = buckets[i]; at;) {
 			const struct kvd_session *session;
 
@@ -128,21 +132,20 @@ static void check_hash(struct kvd_check *check)
 static void check_tier(struct kvd_check *check, uint32_t tier)
 {
 	const struct kvd_tier *of = &check->engine->head->tiers[tier];
-	const struct kvd_books *found = &check->tiers[tier - 1];
+	const struct kvd_books *found = &check->tiers[tier];
 
 	expect(check, "used blocks", of->used_blocks, found->blocks);
-	expect(check, "reserved blocks", of->reserved_blocks, found->reserved_blocks);
+	expect(check, "reserved blocks", of->reserved_blocks, check->reserved[tier]);
 	expect(check, "used frames", of->used_frames, found->pages);
 	kvd_check_frames(check, tier);
 }
 
-static void check_all(struct kvd_check *check)
+static void check_sessions(struct kvd_check *check)
 {
 	const struct kvd_head *head = check->engine->head;
 	uint64_t live = 0;
-	uint64_t pages = 0;
 
-	for (uint64_t i = 0; i < head->sessions_high; i++) {
+	for (uint64_t i = 0; i < head->sessions_high && i < check->engine->layout.sessions_max; i++) {
 		const struct kvd_session *session = kvd_session_at(check->engine, i);
 
 		if (!session->generation)
@@ -153,12 +156,24 @@ static void check_all(struct kvd_check *check)
 	expect(check, "sessions", head->sessions_live, live);
 	check_free_sessions(check);
 	check_hash(check);
+}
+
+static void check_all(struct kvd_check *check)
+{
+	const struct kvd_head *head = check->engine->head;
+
+	if (kvd_intent_live(check->engine) || head->intent.scratch)
+		kvd_check_fault(check, "a command was not finished");
+	if (head->change & 1)
+		kvd_check_fault(check, "the head's version says that it is being changed");
+	check_sessions(check);
 	for (uint32_t tier = KVD_ABI_TIER_DDR; tier < KVD_ABI_TIER_COUNT; tier++) {
-		if (head->tiers[tier].total_frames)
+		if (check->engine->layout.tiers[tier].total_frames)
 			check_tier(check, tier);
-		pages += check->tiers[tier - 1].pages;
 	}
-	expect(check, "mapped pages", head->mapped_pages, pages);
+	kvd_check_shares_end(check);
+	kvd_check_shares_tables(check);
+	expect(check, "mapped pages", head->mapped_pages, check->pages);
 	expect(check, "bytes of tables", head->table_bytes, check->table_bytes);
 	kvd_check_heap(check);
 }
@@ -170,20 +185,19 @@ static uint64_t *bits_new(uint64_t bits)
 
 uint64_t kvd_engine_check(const kvd_engine *engine, char *text, size_t text_bytes)
 {
-	const struct kvd_head *head = engine->head;
 	struct kvd_check check = {.engine = engine, .text = text, .text_bytes = text_bytes};
 	bool ready;
 
 	if (text_bytes)
 		text[0] = '\0';
 	/* Only what was ever used has to be remembered; a PTE or link beyond that is a fault by itself. */
-	check.units = bits_new((head->heap_next - head->heap_at) / KVD_UNIT_BYTES);
+	check.units = bits_new(kvd_check_units(engine));
 	ready = check.units != NULL;
 	for (uint32_t i = KVD_ABI_TIER_DDR; i < KVD_ABI_TIER_COUNT; i++) {
-		check.frames[i] = bits_new(head->tiers[i].high_frame);
+		check.frames[i] = bits_new(kvd_check_frames_high(engine, i));
 		ready = ready && check.frames[i];
 	}
-	if (ready)
+	if (ready && kvd_check_shares_begin(&check))
 		check_all(&check);
 	else
 		kvd_check_fault(&check, "no memory to check with");

@@ -1,26 +1,12 @@
-/* Bring-up, and the dispatch of commands: what is common to their arguments is checked here. */
+/* The dispatch of commands: what is common to their arguments is checked here. */
 #include <errno.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "engine/internal.h"
 
-#define OP_COUNT (KVD_ABI_OP_RESIZE + 1)
 #define BUFFER_ALIGN 8u
 
-/* What a command refers to. */
-enum needs {
-	NEED_SESSION = 1,
-	NEED_SLOT = 2,
-	NEED_TIER = 4,
-	NEED_BUFFER = 8,
-};
-
-struct op {
-	uint32_t (*execute)(struct kvd_engine *engine, struct kvd_call *call);
-	uint32_t flags; /* that it knows */
-	uint32_t needs;
-};
+#define FLAGS_REMAP                                                                                                    \
+	(KVD_ABI_CMD_FLAGS_MAP_RESERVED_MASK | KVD_ABI_CMD_FLAGS_REMAP_KEEP_MASK | KVD_ABI_CMD_FLAGS_REMAP_TAKE_MASK)
 
 void *kvd_call_buffer(struct kvd_call *call, uint64_t address, uint64_t bytes, bool writable)
 {
@@ -44,46 +30,34 @@ int kvd_engine_tier_memory(kvd_engine *engine, uint32_t tier, uint64_t address, 
 	return 0;
 }
 
-static uint32_t op_query_tier(struct kvd_engine *engine, struct kvd_call *call)
+static uint32_t op_flush(struct kvd_engine *engine, struct kvd_call *call)
 {
-	const struct kvd_tier *tier = &engine->head->tiers[call->tier];
-	struct kvd_abi_tier_info info = {
-		.capacity_blocks = tier->capacity_blocks,
-		.used_blocks = tier->used_blocks,
-		.reserved_blocks = tier->reserved_blocks,
-		.used_frames = tier->used_frames,
-		.total_frames = tier->total_frames,
-	};
-
-	if (call->cmd.buffer_bytes < sizeof(info)) {
-		call->cpl->result0 = 1;
-		return KVD_ABI_STATUS_BUFFER_SMALL;
-	}
-	memcpy((void *)call->cmd.buffer, &info, sizeof(info));
+	/* Nothing is held back. The sequence is that of this command. */
+	call->cpl->result0 = engine->head->sequence + 1;
 	return KVD_ABI_STATUS_OK;
 }
 
-static uint32_t op_resize(struct kvd_engine *engine, struct kvd_call *call)
-{
-	if (call->cmd.count > KVD_BLOCKS_MAX)
-		return KVD_ABI_STATUS_BAD_ARGUMENT;
-	engine->head->tiers[call->tier].capacity_blocks = call->cmd.count;
-	return KVD_ABI_STATUS_OK;
-}
+#define SESSION KVD_NEED_SESSION
+#define SLOT (KVD_NEED_SESSION | KVD_NEED_SLOT)
+#define TIER KVD_NEED_TIER
+#define BUFFER KVD_NEED_BUFFER
 
-static const struct op ops[OP_COUNT] = {
-	[KVD_ABI_OP_SESSION_CREATE] = {kvd_op_session_create, 0, 0},
-	[KVD_ABI_OP_SESSION_DESTROY] = {kvd_op_session_destroy, 0, NEED_SESSION},
-	[KVD_ABI_OP_LEASE] = {kvd_op_lease, 0, NEED_SESSION},
-	[KVD_ABI_OP_RESERVE] = {kvd_op_reserve, 0, NEED_SESSION | NEED_TIER},
-	[KVD_ABI_OP_MAP] = {kvd_op_map, KVD_ABI_CMD_FLAGS_MAP_RESERVED_MASK, NEED_SESSION | NEED_SLOT | NEED_TIER | NEED_BUFFER},
-	[KVD_ABI_OP_UNMAP] = {kvd_op_unmap, 0, NEED_SESSION | NEED_SLOT},
-	[KVD_ABI_OP_TRANSLATE] = {kvd_op_translate, 0, NEED_SESSION | NEED_SLOT | NEED_BUFFER},
-	[KVD_ABI_OP_REMAP] = {kvd_op_remap, KVD_ABI_CMD_FLAGS_MAP_RESERVED_MASK | KVD_ABI_CMD_FLAGS_REMAP_KEEP_MASK | KVD_ABI_CMD_FLAGS_REMAP_TAKE_MASK,
-			  NEED_SESSION | NEED_SLOT | NEED_TIER},
-	[KVD_ABI_OP_QUERY_TIER] = {op_query_tier, 0, NEED_TIER | NEED_BUFFER},
-	[KVD_ABI_OP_QUERY_SESSION] = {kvd_op_query_session, 0, NEED_SESSION | NEED_BUFFER},
-	[KVD_ABI_OP_RESIZE] = {op_resize, 0, NEED_TIER},
+const struct kvd_op kvd_engine_ops[KVD_ABI_OP_COUNT] = {
+	[KVD_ABI_OP_SESSION_CREATE] = {kvd_op_session_create, NULL, 0, 0},
+	[KVD_ABI_OP_SESSION_DESTROY] = {kvd_op_session_destroy, kvd_redo_session_destroy, 0, SESSION},
+	[KVD_ABI_OP_LEASE] = {kvd_op_lease, NULL, 0, SESSION},
+	[KVD_ABI_OP_RESERVE] = {kvd_op_reserve, NULL, 0, SESSION | TIER},
+	[KVD_ABI_OP_MAP] = {kvd_op_map, NULL, KVD_ABI_CMD_FLAGS_MAP_RESERVED_MASK, SLOT | TIER | BUFFER},
+	[KVD_ABI_OP_UNMAP] = {kvd_op_unmap, kvd_redo_unmap, 0, SLOT},
+	[KVD_ABI_OP_TRANSLATE] = {kvd_op_translate, NULL, KVD_ABI_CMD_FLAGS_TRANSLATE_LIST_MASK,
+				  SLOT | BUFFER | KVD_READS_SESSION},
+	[KVD_ABI_OP_REMAP] = {kvd_op_remap, kvd_redo_remap, FLAGS_REMAP, SLOT | TIER},
+	[KVD_ABI_OP_QUERY_TIER] = {kvd_op_query_tier, NULL, 0, TIER | BUFFER | KVD_READS_HEAD},
+	[KVD_ABI_OP_QUERY_SESSION] = {kvd_op_query_session, NULL, 0, SESSION | BUFFER | KVD_READS_SESSION},
+	[KVD_ABI_OP_RESIZE] = {kvd_op_resize, NULL, 0, TIER},
+	[KVD_ABI_OP_SHARE] = {kvd_op_share, NULL, 0, SLOT},
+	[KVD_ABI_OP_UNSHARE] = {kvd_op_unshare, kvd_redo_unshare, KVD_ABI_CMD_FLAGS_MAP_RESERVED_MASK, SLOT | BUFFER},
+	[KVD_ABI_OP_FLUSH] = {op_flush, NULL, 0, 0},
 };
 
 static bool bad_buffer(const struct kvd_abi_cmd *cmd)
@@ -93,106 +67,64 @@ static bool bad_buffer(const struct kvd_abi_cmd *cmd)
 }
 
 /* Refused in this order: the command, its arguments, its session, then what the command itself finds. */
-static uint32_t execute(struct kvd_engine *engine, struct kvd_call *call)
+uint32_t kvd_call_prepare(struct kvd_engine *engine, struct kvd_call *call)
 {
 	const struct kvd_abi_cmd *cmd = &call->cmd;
-	const struct op *op;
+	const struct kvd_op *op;
 
-	if (cmd->op >= OP_COUNT || !ops[cmd->op].execute)
+	if (cmd->op >= KVD_ABI_OP_COUNT || !kvd_engine_ops[cmd->op].execute)
 		return KVD_ABI_STATUS_BAD_COMMAND;
-	op = &ops[cmd->op];
+	op = &kvd_engine_ops[cmd->op];
 	if (cmd->flags & ~op->flags)
 		return KVD_ABI_STATUS_BAD_ARGUMENT;
-	if (op->needs & NEED_SLOT && cmd->slot >= KVD_ENGINE_SLOTS_MAX)
+	if (op->needs & KVD_NEED_SLOT && cmd->slot >= KVD_ENGINE_SLOTS_MAX)
 		return KVD_ABI_STATUS_BAD_ARGUMENT;
-	if (op->needs & NEED_BUFFER && bad_buffer(cmd))
+	if (op->needs & KVD_NEED_BUFFER && bad_buffer(cmd))
 		return KVD_ABI_STATUS_BAD_ARGUMENT;
-	if (op->needs & NEED_TIER) {
-		if (cmd->tier >= KVD_ABI_TIER_COUNT || !engine->head->tiers[cmd->tier].total_frames)
+	if (op->needs & KVD_NEED_TIER) {
+		if (cmd->tier >= KVD_ABI_TIER_COUNT || !engine->layout.tiers[cmd->tier].total_frames)
 			return KVD_ABI_STATUS_BAD_ARGUMENT;
 		call->tier = cmd->tier;
 	}
-	if (op->needs & NEED_SESSION) {
+	if (op->needs & KVD_NEED_SESSION) {
 		call->session = kvd_session_find(engine, cmd->session);
 		if (!call->session)
 			return KVD_ABI_STATUS_NO_SESSION;
 	}
-	return op->execute(engine, call);
+	return KVD_ABI_STATUS_OK;
 }
 
 void kvd_engine_submit(kvd_engine *engine, const struct kvd_abi_cmd *cmd, struct kvd_abi_cpl *cpl, uint32_t count)
 {
 	for (uint32_t i = 0; i < count; i++) {
-		struct kvd_call call = {.engine = engine, .cmd = cmd[i], .cpl = &cpl[i]};
+		struct kvd_abi_cpl own = {.id = cmd[i].id};
+		struct kvd_call call = {.engine = engine, .cmd = cmd[i], .cpl = &own};
+		uint32_t status = KVD_ABI_STATUS_BAD_TABLES;
 
-		cpl[i] = (struct kvd_abi_cpl){.id = call.cmd.id};
-		cpl[i].status = (uint16_t)execute(engine, &call);
-		engine->head->refused += cpl[i].status != KVD_ABI_STATUS_OK;
+		/* `own` is not the caller's memory, so what the journal gets is what was decided. */
+		own.id = call.cmd.id;
+		if (!engine->dirty) {
+			status = kvd_call_prepare(engine, &call);
+			if (!status)
+				status = kvd_engine_ops[call.cmd.op].execute(engine, &call);
+			own.status = (uint16_t)status;
+			kvd_intent_close(&call);
+		}
+		own.status = (uint16_t)status;
+		cpl[i] = own;
 	}
-	engine->head->commands += count;
-}
-
-static bool bad_config(const struct kvd_engine_config *config)
-{
-	uint32_t page_bytes = config->page_bytes;
-	uint64_t tiers = 0;
-
-	if (page_bytes < KVD_PAGE_BYTES_MIN || page_bytes > KVD_PAGE_BYTES_MAX || page_bytes & (page_bytes - 1))
-		return true;
-	if (config->reserved || config->reserved2 || !config->sessions_max || config->sessions_max > KVD_SESSIONS_MAX ||
-	    config->arena_bytes > KVD_ARENA_BYTES_MAX)
-		return true;
-	for (uint32_t i = KVD_ABI_TIER_NONE; i < KVD_ABI_TIER_COUNT; i++) {
-		uint64_t blocks = config->capacity_blocks[i];
-		uint64_t frames = config->total_frames[i] ? config->total_frames[i] : blocks;
-
-		if (blocks > KVD_BLOCKS_MAX || frames > KVD_FRAMES_MAX || (!blocks && frames))
-			return true;
-		tiers += blocks != 0;
-	}
-	return config->capacity_blocks[KVD_ABI_TIER_NONE] || !tiers;
-}
-
-int kvd_engine_init(const struct kvd_engine_config *config, kvd_engine **out)
-{
-	struct kvd_engine *engine;
-	int err;
-
-	if (bad_config(config))
-		return -EINVAL;
-	engine = calloc(1, sizeof(*engine));
-	if (!engine)
-		return -ENOMEM;
-	err = kvd_arena_init(engine, config);
-	if (err) {
-		free(engine);
-		return err;
-	}
-	engine->page_blocks = config->page_bytes / KVD_BLOCK_BYTES;
-	*out = engine;
-	return 0;
-}
-
-void kvd_engine_fini(kvd_engine *engine)
-{
-	if (!engine)
-		return;
-	kvd_arena_fini(engine);
-	free(engine);
-}
-
-int kvd_engine_reset(kvd_engine *engine)
-{
-	return kvd_arena_reset(engine);
 }
 
 void kvd_engine_stats(const kvd_engine *engine, struct kvd_engine_stats *out)
 {
+	const struct kvd_head *head = engine->head;
+
 	*out = (struct kvd_engine_stats){
-		.commands = engine->head->commands,
-		.refused = engine->head->refused,
-		.sessions = engine->head->sessions_live,
-		.table_bytes = engine->head->table_bytes,
-		.mapped_pages = engine->head->mapped_pages,
+		.commands = kvd_get(&head->sequence),
+		.refused = head->refused,
+		.sessions = head->sessions_live,
+		.table_bytes = head->table_bytes,
+		.mapped_pages = head->mapped_pages,
+		.refused_transitions = head->refused_transitions,
 	};
 }

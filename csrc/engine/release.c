@@ -9,13 +9,23 @@ void kvd_release_flush(struct kvd_release *release)
 	release->count = 0;
 }
 
+static void add(struct kvd_books *books, uint64_t pte)
+{
+	books->pages++;
+	books->blocks += kvd_pte_blocks(pte);
+}
+
 void kvd_release_add(struct kvd_release *release, uint64_t pte)
 {
 	uint32_t tier = kvd_pte_tier(pte);
 	uint64_t frame = kvd_pte_frame(pte);
 
-	release->total[tier - 1].pages++;
-	release->total[tier - 1].blocks += kvd_pte_blocks(pte);
+	if (!kvd_pte_sound(release->engine, pte))
+		return;
+	add(&release->pages[tier], pte);
+	if (kvd_shares_drop(release->engine, pte))
+		return;
+	add(&release->frames[tier], pte);
 	if (release->count && tier == release->tier && frame == release->first + release->count) {
 		release->count++;
 		return;
@@ -42,14 +52,15 @@ uint64_t kvd_release_settle(struct kvd_release *release, struct kvd_session *ses
 
 	kvd_release_flush(release);
 	for (uint32_t i = KVD_ABI_TIER_DDR; i < KVD_ABI_TIER_COUNT; i++) {
-		const struct kvd_books *gone = &release->total[i - 1];
-		struct kvd_books *books = kvd_books_of(session, i);
+		const struct kvd_books *gone = &release->pages[i];
 
-		books->pages -= gone->pages;
-		books->blocks -= gone->blocks;
-		head->tiers[i].used_blocks -= gone->blocks;
+		if (!gone->pages)
+			continue;
+		kvd_add(&session->pages[i - 1], 0 - gone->pages);
+		kvd_add(&session->blocks[i - 1], 0 - gone->blocks);
+		kvd_add(&head->tiers[i].used_blocks, 0 - release->frames[i].blocks);
 		pages += gone->pages;
 	}
-	head->mapped_pages -= pages;
+	kvd_add(&head->mapped_pages, 0 - pages);
 	return pages;
 }

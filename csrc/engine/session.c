@@ -1,11 +1,19 @@
-/* Session contexts: found by handle or by key; and the books that say what each holds of a tier. */
+/* Session contexts: found by handle or by key. */
 #include <string.h>
 
 #include "engine/internal.h"
 
 #define GENERATION_SHIFT 32u
+#define STATE_SHIFT 32u
 #define HASH_MULTIPLIER 0x9e3779b97f4a7c15ull /* 2^64 over the golden ratio: spreads neighbouring inode numbers */
 #define HASH_SHIFT 32u
+
+static_assert(offsetof(struct kvd_session, state) == offsetof(struct kvd_session, generation) + 4 &&
+		      offsetof(struct kvd_session, generation) % 8 == 0,
+	      "generation and state are one word");
+static_assert(offsetof(struct kvd_head, age) == offsetof(struct kvd_head, generation) + 4 &&
+		      offsetof(struct kvd_head, generation) % 8 == 0,
+	      "generation and age are one word");
 
 static uint64_t index_of(const struct kvd_engine *engine, const struct kvd_session *session)
 {
@@ -14,7 +22,7 @@ static uint64_t index_of(const struct kvd_engine *engine, const struct kvd_sessi
 
 uint64_t kvd_session_handle(const struct kvd_engine *engine, const struct kvd_session *session)
 {
-	return (uint64_t)session->generation << GENERATION_SHIFT | index_of(engine, session);
+	return (uint64_t)kvd_get32(&session->generation) << GENERATION_SHIFT | index_of(engine, session);
 }
 
 struct kvd_session *kvd_session_find(const struct kvd_engine *engine, uint64_t handle)
@@ -23,93 +31,156 @@ struct kvd_session *kvd_session_find(const struct kvd_engine *engine, uint64_t h
 	uint32_t generation = (uint32_t)(handle >> GENERATION_SHIFT);
 	struct kvd_session *session;
 
-	if (!generation || index >= engine->head->sessions_high)
+	if (!generation || index >= engine->layout.sessions_max || index >= kvd_get(&engine->head->sessions_high))
 		return NULL;
 	session = kvd_session_at(engine, index);
-	return session->generation == generation ? session : NULL;
+	return kvd_get32(&session->generation) == generation ? session : NULL;
 }
 
 uint32_t *kvd_session_bucket(const struct kvd_engine *engine, uint64_t key)
 {
 	uint64_t hash = (key * HASH_MULTIPLIER) >> HASH_SHIFT;
 
-	return (uint32_t *)(void *)(engine->base + engine->head->hash_at) + (hash & engine->head->hash_mask);
+	return (uint32_t *)(void *)(engine->base + engine->layout.hash_at) + (hash & engine->layout.hash_mask);
 }
 
-static struct kvd_session *find_key(const struct kvd_engine *engine, uint64_t key)
+/* The context with that number (index + 1), or NULL: there is none. */
+static struct kvd_session *numbered(const struct kvd_engine *engine, uint32_t number)
 {
-	uint32_t at = *kvd_session_bucket(engine, key);
+	return number && number <= engine->layout.sessions_max ? kvd_session_at(engine, number - 1) : NULL;
+}
 
-	while (at) {
-		struct kvd_session *session = kvd_session_at(engine, at - 1);
+/* At most as many steps as there are contexts: a damaged chain may be a circle. */
+struct kvd_session *kvd_session_of_key(const struct kvd_engine *engine, uint64_t key)
+{
+	struct kvd_session *session = numbered(engine, *kvd_session_bucket(engine, key));
 
-		if (session->key == key)
+	for (uint64_t i = 0; session && i < engine->layout.sessions_max; i++) {
+		if (session->generation && session->key == key)
 			return session;
-		at = session->next;
+		session = numbered(engine, session->next);
 	}
 	return NULL;
 }
 
-/* A free context, or NULL when all are taken. */
-static struct kvd_session *take_context(struct kvd_engine *engine)
+void kvd_session_link(struct kvd_engine *engine, struct kvd_session *session)
+{
+	uint32_t *bucket = kvd_session_bucket(engine, session->key);
+
+	kvd_put32(&session->next, *bucket);
+	kvd_put32(bucket, (uint32_t)index_of(engine, session) + 1);
+}
+
+static void unlink_session(struct kvd_engine *engine, const struct kvd_session *session)
+{
+	uint32_t *at = kvd_session_bucket(engine, session->key);
+
+	for (uint64_t i = 0; i < engine->layout.sessions_max; i++) {
+		struct kvd_session *here = numbered(engine, *at);
+
+		if (!here)
+			return;
+		if (here == session) {
+			kvd_put32(at, session->next);
+			return;
+		}
+		at = &here->next;
+	}
+}
+
+/* A free context, or NULL when all are taken. It stays where it is until it is used. */
+static struct kvd_session *free_context(struct kvd_engine *engine)
 {
 	struct kvd_head *head = engine->head;
-	struct kvd_session *session;
+	struct kvd_session *session = numbered(engine, head->session_free);
 
-	if (head->session_free) {
-		session = kvd_session_at(engine, head->session_free - 1);
-		head->session_free = session->next;
-		return session;
-	}
-	if (head->sessions_high == head->sessions_max)
+	if (session)
+		return session->generation ? NULL : session;
+	if (head->sessions_high >= engine->layout.sessions_max)
 		return NULL;
-	return kvd_session_at(engine, head->sessions_high++);
+	return kvd_session_at(engine, head->sessions_high);
 }
 
 uint32_t kvd_op_session_create(struct kvd_engine *engine, struct kvd_call *call)
 {
 	struct kvd_head *head = engine->head;
-	struct kvd_session *session = find_key(engine, call->cmd.key);
-	uint32_t *bucket = kvd_session_bucket(engine, call->cmd.key);
+	struct kvd_session *session = kvd_session_of_key(engine, call->cmd.key);
+	uint32_t generation = head->generation + 1 ? head->generation + 1 : 1;
+	uint64_t word = (uint64_t)KVD_ABI_STATE_NEW << STATE_SHIFT | generation;
 
 	if (session) {
 		call->cpl->result0 = kvd_session_handle(engine, session);
 		return KVD_ABI_STATUS_EXISTS;
 	}
-	session = take_context(engine);
+	session = free_context(engine);
 	if (!session)
 		return KVD_ABI_STATUS_NO_TABLE;
-	if (!++head->generation)
-		head->generation = 1;
-	*session = (struct kvd_session){.key = call->cmd.key, .generation = head->generation, .next = *bucket};
-	*bucket = (uint32_t)index_of(engine, session) + 1;
-	head->sessions_live++;
-	call->cpl->result0 = kvd_session_handle(engine, session);
+	call->session = session;
+	call->cpl->result0 = (uint64_t)generation << GENERATION_SHIFT | index_of(engine, session);
+	kvd_intent_open(call);
+	head->intent.session = call->cpl->result0;
+	kvd_intent_word(call, (uint64_t *)(void *)&head->generation, (uint64_t)head->age << STATE_SHIFT | generation);
+	if (index_of(engine, session) >= head->sessions_high)
+		kvd_intent_word(call, &head->sessions_high, index_of(engine, session) + 1);
+	kvd_intent_word(call, &session->key, call->cmd.key);
+	kvd_intent_word(call, (uint64_t *)(void *)&session->generation, word);
+	kvd_intent_stage(call, KVD_ABI_STAGE_COMMIT);
+	if (head->session_free)
+		kvd_put32(&head->session_free, session->next);
+	kvd_intent_apply(engine);
+	kvd_session_link(engine, session);
+	kvd_add(&head->sessions_live, 1);
 	return KVD_ABI_STATUS_OK;
 }
 
 uint32_t kvd_op_session_destroy(struct kvd_engine *engine, struct kvd_call *call)
 {
-	struct kvd_head *head = engine->head;
 	struct kvd_session *session = call->session;
-	uint32_t number = (uint32_t)index_of(engine, session) + 1;
-	uint32_t *at = kvd_session_bucket(engine, session->key);
-	struct kvd_release release = {.engine = engine};
+	uint64_t pages = 0;
 
 	if (session->leases)
 		return KVD_ABI_STATUS_LEASED;
 	for (uint32_t i = 0; i < KVD_ENGINE_SLOTS_MAX; i++)
-		kvd_table_clear(engine, &session->slots[i], 0, KVD_PAGES_MAX, kvd_release_visit, &release);
-	call->cpl->result0 = kvd_release_settle(&release, session);
-	for (uint32_t i = KVD_ABI_TIER_DDR; i < KVD_ABI_TIER_COUNT; i++)
-		head->tiers[i].reserved_blocks -= kvd_books_of(session, i)->reserved_blocks;
-	while (*at != number)
-		at = &kvd_session_at(engine, *at - 1)->next;
-	*at = session->next;
-	*session = (struct kvd_session){.next = head->session_free};
-	head->session_free = number;
-	head->sessions_live--;
+		pages += kvd_table_count(engine, &session->slots[i], 0, KVD_PAGES_MAX);
+	call->cpl->result0 = pages;
+	kvd_intent_open(call);
+	kvd_intent_stage(call, KVD_ABI_STAGE_COMMIT);
+	kvd_redo_session_destroy(engine, call);
 	return KVD_ABI_STATUS_OK;
+}
+
+/* The generation goes last: until then the session lives, and recovery comes here again. */
+void kvd_redo_session_destroy(struct kvd_engine *engine, struct kvd_call *call)
+{
+	struct kvd_head *head = engine->head;
+	struct kvd_session *session = call->session;
+	struct kvd_release release = {.engine = engine};
+
+	if (!session)
+		return;
+	for (uint32_t i = 0; i < KVD_ENGINE_SLOTS_MAX; i++) {
+		kvd_table_clear(engine, &session->slots[i], 0, KVD_PAGES_MAX, kvd_release_visit, &release);
+		if (session->slots[i])
+			kvd_put(&session->slots[i], 0);
+		if (session->window_start[i])
+			kvd_put(&session->window_start[i], 0);
+	}
+	kvd_release_settle(&release, session);
+	for (uint32_t i = KVD_ABI_TIER_DDR; i < KVD_ABI_TIER_COUNT; i++) {
+		uint64_t reserved = session->reserved_blocks[i - 1];
+
+		if (!reserved)
+			continue;
+		kvd_put(&session->reserved_blocks[i - 1], 0);
+		kvd_add(&head->tiers[i].reserved_blocks, 0 - reserved);
+	}
+	unlink_session(engine, session);
+	kvd_order();
+	kvd_put((uint64_t *)(void *)&session->generation, 0);
+	kvd_put(&session->key, 0);
+	kvd_put32(&session->next, head->session_free);
+	kvd_put32(&head->session_free, (uint32_t)index_of(engine, session) + 1);
+	kvd_add(&head->sessions_live, 0 - 1ull);
 }
 
 uint32_t kvd_op_lease(struct kvd_engine *engine, struct kvd_call *call)
@@ -117,81 +188,35 @@ uint32_t kvd_op_lease(struct kvd_engine *engine, struct kvd_call *call)
 	int64_t delta = (int64_t)call->cmd.count;
 	int64_t leases;
 
-	(void)engine;
 	if (__builtin_add_overflow((int64_t)call->session->leases, delta, &leases) || leases < 0)
 		return KVD_ABI_STATUS_BAD_ARGUMENT;
-	call->session->leases = (uint64_t)leases;
 	call->cpl->result0 = (uint64_t)leases;
+	kvd_intent_open(call);
+	kvd_intent_word(call, &call->session->leases, (uint64_t)leases);
+	kvd_intent_stage(call, KVD_ABI_STAGE_COMMIT);
+	kvd_intent_apply(engine);
 	return KVD_ABI_STATUS_OK;
-}
-
-uint32_t kvd_op_reserve(struct kvd_engine *engine, struct kvd_call *call)
-{
-	struct kvd_tier *tier = &engine->head->tiers[call->tier];
-	struct kvd_books *books = kvd_books_of(call->session, call->tier);
-	uint64_t others = tier->reserved_blocks - books->reserved_blocks;
-	uint64_t count = call->cmd.count;
-
-	/* Giving back is always possible, also where the tier has been made smaller than its promises. */
-	if (count > books->reserved_blocks &&
-	    (count > KVD_BLOCKS_MAX || tier->used_blocks + others + count > tier->capacity_blocks))
-		return KVD_ABI_STATUS_NO_SPACE;
-	books->reserved_blocks = count;
-	tier->reserved_blocks = others + count;
-	return KVD_ABI_STATUS_OK;
-}
-
-static uint64_t from_reservation(struct kvd_session *session, uint32_t tier, uint64_t blocks, bool reserved)
-{
-	uint64_t own = reserved ? kvd_books_of(session, tier)->reserved_blocks : 0;
-
-	return own < blocks ? own : blocks;
-}
-
-bool kvd_books_admit(const struct kvd_engine *engine, struct kvd_session *session, uint32_t tier, uint64_t frames,
-		     uint64_t blocks, bool reserved)
-{
-	const struct kvd_tier *of = &engine->head->tiers[tier];
-	uint64_t pool;
-
-	if (blocks > KVD_BLOCKS_MAX || frames > of->total_frames - of->used_frames)
-		return false;
-	/* What a reservation covers was admitted when it was made; RESIZE does not take a promise back. */
-	pool = blocks - from_reservation(session, tier, blocks, reserved);
-	return !pool || of->used_blocks + of->reserved_blocks + pool <= of->capacity_blocks;
-}
-
-void kvd_books_charge(struct kvd_engine *engine, struct kvd_session *session, uint32_t tier, uint64_t pages,
-		      uint64_t blocks, bool reserved)
-{
-	struct kvd_tier *of = &engine->head->tiers[tier];
-	struct kvd_books *books = kvd_books_of(session, tier);
-	uint64_t eaten = from_reservation(session, tier, blocks, reserved);
-
-	books->pages += pages;
-	books->blocks += blocks;
-	books->reserved_blocks -= eaten;
-	of->used_blocks += blocks;
-	of->reserved_blocks -= eaten;
-	engine->head->mapped_pages += pages;
 }
 
 uint32_t kvd_op_query_session(struct kvd_engine *engine, struct kvd_call *call)
 {
-	struct kvd_abi_session_info info = {.key = call->session->key, .leases = call->session->leases};
+	const struct kvd_session *session = call->session;
+	struct kvd_abi_session_info info = {.key = kvd_get(&session->key), .leases = kvd_get(&session->leases)};
+	void *out;
 
 	(void)engine;
 	if (call->cmd.buffer_bytes < sizeof(info)) {
 		call->cpl->result0 = 1;
 		return KVD_ABI_STATUS_BUFFER_SMALL;
 	}
+	out = kvd_call_buffer(call, call->cmd.buffer, sizeof(info), true);
+	if (!out)
+		return KVD_ABI_STATUS_BAD_ADDRESS;
 	for (uint32_t i = KVD_ABI_TIER_DDR; i < KVD_ABI_TIER_COUNT; i++) {
-		const struct kvd_books *books = kvd_books_of(call->session, i);
-
-		info.mapped_pages[i] = books->pages;
-		info.mapped_blocks[i] = books->blocks;
-		info.reserved_blocks[i] = books->reserved_blocks;
+		info.mapped_pages[i] = kvd_get(&session->pages[i - 1]);
+		info.mapped_blocks[i] = kvd_get(&session->blocks[i - 1]);
+		info.reserved_blocks[i] = kvd_get(&session->reserved_blocks[i - 1]);
 	}
-	memcpy((void *)call->cmd.buffer, &info, sizeof(info));
+	memcpy(out, &info, sizeof(info));
 	return KVD_ABI_STATUS_OK;
 }

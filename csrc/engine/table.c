@@ -4,8 +4,6 @@
  * A table is as high as its highest page asks, and each node as wide as its highest entry asks (8 to 512, in powers of two), so a
  * small object costs one small leaf and a sparse one a thin path.
  */
-#include <string.h>
-
 #include "engine/internal.h"
 
 static uint32_t index_at(uint64_t page, uint32_t height)
@@ -24,179 +22,295 @@ static uint64_t min_u64(uint64_t a, uint64_t b)
 	return a < b ? a : b;
 }
 
-/* Make the table high enough for `last`. */
-static bool raise_root(struct kvd_engine *engine, struct kvd_link *root, uint64_t last)
+/* The entries of a link's node, if it is one of that height. */
+static union kvd_entry *node_of(const struct kvd_engine *engine, uint64_t link, uint32_t height)
 {
-	if (!root->node) {
-		while (beyond(last, root->height))
-			root->height++;
-		return true;
-	}
-	while (beyond(last, root->height)) {
-		struct kvd_link above = {.used = 1, .height = (uint8_t)(root->height + 1)};
+	return kvd_link_height(link) == height ? kvd_node(engine, link) : NULL;
+}
 
-		if (!kvd_node_widen(engine, &above, 0))
+/* The height of a root; false: it leads nowhere. */
+static bool root_height(uint64_t root, uint32_t *height)
+{
+	*height = kvd_link_height(root);
+	return root && *height <= KVD_HEIGHT_MAX;
+}
+
+/* Make the table high enough for `last`. */
+static bool raise_root(struct kvd_engine *engine, uint64_t *root, uint64_t last)
+{
+	uint32_t height;
+
+	while (*root) {
+		uint64_t above = 0;
+
+		if (!root_height(*root, &height))
 			return false;
-		kvd_entries(engine, above.node)->link = *root;
-		*root = above;
+		if (!beyond(last, height))
+			return true;
+		if (!kvd_node_widen(engine, &above, height + 1, 0))
+			return false;
+		kvd_put(&kvd_node(engine, above)->link, *root);
+		kvd_put(root, kvd_link_more(above, 1));
 	}
 	return true;
 }
 
 /* Take away levels that only lead to their first entry. */
-static void lower_root(struct kvd_engine *engine, struct kvd_link *root)
+static void lower_root(struct kvd_engine *engine, uint64_t *root)
 {
-	while (root->height && root->used == 1) {
-		struct kvd_link below = kvd_entries(engine, root->node)->link;
+	while (kvd_link_height(*root) && kvd_link_used(*root) == 1) {
+		const union kvd_entry *entries = kvd_node(engine, *root);
+		uint64_t above = *root;
 
-		if (!below.node)
+		if (!entries || !entries[0].link)
 			return;
-		kvd_node_free(engine, root);
-		*root = below;
+		kvd_put(root, entries[0].link);
+		kvd_node_free(engine, &above);
 	}
 }
 
 /* Make the path from `link` down to the leaf of `page`; on failure the nodes made for it are freed again. */
-static bool reach(struct kvd_engine *engine, struct kvd_link *link, uint64_t page, uint64_t last,
-		  struct kvd_link **leaf)
+static bool reach(struct kvd_engine *engine, uint64_t *link, uint32_t height, uint64_t page, uint64_t last,
+		  struct kvd_leaf *leaf)
 {
-	uint64_t span = 1ull << (KVD_FANOUT_BITS * (link->height + 1u));
-	struct kvd_link *child;
+	uint64_t span = 1ull << (KVD_FANOUT_BITS * (height + 1u));
+	uint64_t *child;
 	bool fresh;
 
-	if (!kvd_node_widen(engine, link, index_at(min_u64(last, page | (span - 1)), link->height)))
+	if (!kvd_node_widen(engine, link, height, index_at(min_u64(last, page | (span - 1)), height)))
 		return false;
-	if (!link->height) {
-		*leaf = link;
+	if (!height) {
+		*leaf = (struct kvd_leaf){link, kvd_node(engine, *link)};
 		return true;
 	}
-	child = &kvd_entries(engine, link->node)[index_at(page, link->height)].link;
-	fresh = !child->node;
-	if (fresh)
-		child->height = (uint8_t)(link->height - 1);
-	if (!reach(engine, child, page, last, leaf)) {
-		if (fresh && child->node)
+	child = &kvd_node(engine, *link)[index_at(page, height)].link;
+	fresh = !*child;
+	if (!reach(engine, child, height - 1, page, last, leaf)) {
+		if (fresh && *child)
 			kvd_node_free(engine, child);
-		if (fresh)
-			*child = (struct kvd_link){0};
 		return false;
 	}
 	if (fresh)
-		link->used++;
+		kvd_put(link, kvd_link_more(*link, 1));
 	return true;
 }
 
-bool kvd_table_reach(struct kvd_engine *engine, struct kvd_link *root, uint64_t page, uint64_t last,
-		     struct kvd_link **leaf)
+bool kvd_table_reach(struct kvd_engine *engine, uint64_t *root, uint64_t page, uint64_t last, struct kvd_leaf *leaf)
 {
-	bool fresh = !root->node;
+	bool fresh = !*root;
+	uint32_t height = 0;
 
 	assert(page <= last && last < KVD_PAGES_MAX);
-	if (raise_root(engine, root, last) && reach(engine, root, page, last, leaf))
+	if (!raise_root(engine, root, last))
+		return false;
+	if (*root)
+		height = kvd_link_height(*root);
+	while (fresh && beyond(last, height))
+		height++;
+	if (reach(engine, root, height, page, last, leaf))
 		return true;
-	if (fresh && root->node)
+	if (fresh && *root)
 		kvd_node_free(engine, root);
-	if (fresh)
-		*root = (struct kvd_link){0};
 	return false;
 }
 
-union kvd_entry *kvd_table_find(const struct kvd_engine *engine, const struct kvd_link *root, uint64_t page)
+union kvd_entry *kvd_table_entry(const struct kvd_engine *engine, const uint64_t *root, uint64_t page)
 {
-	struct kvd_link link = *root;
+	uint64_t link = kvd_get(root);
+	uint32_t height;
 
-	if (!link.node || beyond(page, link.height))
+	if (!root_height(link, &height) || beyond(page, height))
 		return NULL;
-	for (;;) {
-		uint32_t index = index_at(page, link.height);
-		union kvd_entry *entry = kvd_entries(engine, link.node) + index;
+	for (;; height--) {
+		union kvd_entry *entry = node_of(engine, link, height);
+		uint32_t index = index_at(page, height);
 
-		if (index >= kvd_class_entries(link.node_class) || !entry->pte)
+		if (!entry || index >= kvd_class_entries(kvd_link_class(link)))
 			return NULL;
-		if (!link.height)
+		entry += index;
+		link = kvd_get(&entry->link);
+		if (!link)
+			return NULL;
+		if (!height)
 			return entry;
-		link = entry->link;
+	}
+}
+
+union kvd_entry *kvd_table_find(const struct kvd_engine *engine, const uint64_t *root, uint64_t page)
+{
+	union kvd_entry *entry = kvd_table_entry(engine, root, page);
+
+	return entry && kvd_get(&entry->pte) & KVD_ABI_PTE_VALID_MASK ? entry : NULL;
+}
+
+/* Look-ups in flight together: as many misses as a core can wait for at once. */
+#define LOOKUP_BATCH 32u
+
+/* One level down for a batch: from links to the entries that they lead to, which are asked for but not yet read. */
+static void descend(const struct kvd_engine *engine, const uint64_t *pages, uint64_t *links,
+		    const union kvd_entry **entries, uint32_t count, uint32_t height)
+{
+	for (uint32_t i = 0; i < count; i++) {
+		const union kvd_entry *node = node_of(engine, links[i], height);
+		uint32_t index = index_at(pages[i], height);
+
+		entries[i] = NULL;
+		if (!node || index >= kvd_class_entries(kvd_link_class(links[i])))
+			continue;
+		entries[i] = node + index;
+		__builtin_prefetch(entries[i]);
+	}
+}
+
+void kvd_table_lookup(const struct kvd_engine *engine, const uint64_t *root, uint64_t *pages, uint64_t count)
+{
+	const union kvd_entry *entries[LOOKUP_BATCH];
+	uint64_t links[LOOKUP_BATCH];
+	uint64_t top = kvd_get(root);
+	uint32_t height;
+	bool there = root_height(top, &height);
+
+	for (uint64_t done = 0; done < count; done += LOOKUP_BATCH) {
+		uint32_t batch = (uint32_t)min_u64(LOOKUP_BATCH, count - done);
+		uint64_t *at = pages + done;
+
+		for (uint32_t i = 0; i < batch; i++)
+			links[i] = there && !beyond(at[i], height) ? top : 0;
+		for (uint32_t down = height + 1; there && down-- > 0;) {
+			descend(engine, at, links, entries, batch, down);
+			for (uint32_t i = 0; i < batch; i++)
+				links[i] = entries[i] ? kvd_get(&entries[i]->link) : 0;
+		}
+		for (uint32_t i = 0; i < batch; i++)
+			at[i] = links[i] & KVD_ABI_PTE_VALID_MASK ? links[i] : 0;
 	}
 }
 
 /* The entries [*low, *high) of a node that starts at page `base` which lie in [first, end). */
-static void entries_in(const struct kvd_link *link, uint64_t base, uint64_t first, uint64_t end, uint64_t *low,
+static void entries_in(uint64_t link, uint32_t height, uint64_t base, uint64_t first, uint64_t end, uint64_t *low,
 		       uint64_t *high)
 {
-	uint32_t shift = KVD_FANOUT_BITS * link->height;
+	uint32_t shift = KVD_FANOUT_BITS * height;
 
 	*low = first > base ? (first - base) >> shift : 0;
-	*high = end > base ? min_u64(kvd_class_entries(link->node_class), ((end - 1 - base) >> shift) + 1) : 0;
+	*high = end > base ? min_u64(kvd_class_entries(kvd_link_class(link)), ((end - 1 - base) >> shift) + 1) : 0;
 }
 
-static void walk(const struct kvd_engine *engine, const struct kvd_link *link, uint64_t base, uint64_t first,
+static void walk(const struct kvd_engine *engine, uint64_t link, uint32_t height, uint64_t base, uint64_t first,
 		 uint64_t end, kvd_table_visit visit, void *context)
 {
-	union kvd_entry *entries = kvd_entries(engine, link->node);
+	union kvd_entry *entries = node_of(engine, link, height);
 	uint64_t low, high;
 
-	entries_in(link, base, first, end, &low, &high);
-	if (!link->height && low < high)
-		visit(context, base + low, entries + low, (uint32_t)(high - low));
-	if (!link->height)
+	if (!entries)
 		return;
+	entries_in(link, height, base, first, end, &low, &high);
+	if (!height) {
+		if (low < high)
+			visit(context, base + low, entries + low, (uint32_t)(high - low));
+		return;
+	}
 	for (uint64_t i = low; i < high; i++) {
-		if (entries[i].link.node)
-			walk(engine, &entries[i].link, base + (i << (KVD_FANOUT_BITS * link->height)), first, end,
-			     visit, context);
+		uint64_t child = kvd_get(&entries[i].link);
+
+		if (child)
+			walk(engine, child, height - 1, base + (i << (KVD_FANOUT_BITS * height)), first, end, visit,
+			     context);
 	}
 }
 
-void kvd_table_walk(const struct kvd_engine *engine, const struct kvd_link *root, uint64_t first, uint64_t end,
+void kvd_table_walk(const struct kvd_engine *engine, const uint64_t *root, uint64_t first, uint64_t end,
 		    kvd_table_visit visit, void *context)
 {
-	if (root->node && first < end)
-		walk(engine, root, 0, first, end, visit, context);
+	uint64_t link = kvd_get(root);
+	uint32_t height;
+
+	if (first < end && root_height(link, &height))
+		walk(engine, link, height, 0, first, end, visit, context);
 }
 
-static void clear_leaf(struct kvd_link *link, union kvd_entry *entries, uint64_t count)
+static void count_visit(void *context, uint64_t page, union kvd_entry *entries, uint32_t count)
+{
+	uint64_t *pages = context;
+
+	(void)page;
+	for (uint32_t i = 0; i < count; i++)
+		*pages += entries[i].pte & KVD_ABI_PTE_VALID_MASK ? 1 : 0;
+}
+
+uint64_t kvd_table_count(const struct kvd_engine *engine, const uint64_t *root, uint64_t first, uint64_t end)
+{
+	uint64_t pages = 0;
+
+	kvd_table_walk(engine, root, first, end, count_visit, &pages);
+	return pages;
+}
+
+static void validate_visit(void *context, uint64_t page, union kvd_entry *entries, uint32_t count)
+{
+	(void)context;
+	(void)page;
+	for (uint32_t i = 0; i < count; i++) {
+		if (entries[i].pte)
+			kvd_put(&entries[i].pte, entries[i].pte | KVD_ABI_PTE_VALID_MASK);
+	}
+}
+
+void kvd_table_validate(struct kvd_engine *engine, const uint64_t *root, uint64_t first, uint64_t end)
+{
+	kvd_table_walk(engine, root, first, end, validate_visit, NULL);
+}
+
+/* Zero entries; returns how many were not zero. */
+static uint32_t clear_entries(union kvd_entry *entries, uint64_t count)
 {
 	uint32_t gone = 0;
 
-	for (uint64_t i = 0; i < count; i++)
-		gone += entries[i].pte != 0;
-	memset(entries, 0, count * sizeof(*entries));
-	link->used = (uint16_t)(link->used - gone);
+	for (uint64_t i = 0; i < count; i++) {
+		if (!entries[i].pte)
+			continue;
+		gone++;
+		kvd_put(&entries[i].pte, 0);
+	}
+	return gone;
 }
 
-static void clear(struct kvd_engine *engine, struct kvd_link *link, uint64_t base, uint64_t first, uint64_t end,
-		  kvd_table_visit visit, void *context)
+static void clear(struct kvd_engine *engine, uint64_t *link, uint32_t height, uint64_t base, uint64_t first,
+		  uint64_t end, kvd_table_visit visit, void *context)
 {
-	union kvd_entry *entries = kvd_entries(engine, link->node);
+	union kvd_entry *entries = node_of(engine, *link, height);
+	uint32_t gone = 0;
 	uint64_t low, high;
 
-	entries_in(link, base, first, end, &low, &high);
-	if (!link->height && low < high) {
+	if (!entries)
+		return;
+	entries_in(*link, height, base, first, end, &low, &high);
+	if (!height && low < high) {
 		if (visit)
 			visit(context, base + low, entries + low, (uint32_t)(high - low));
-		clear_leaf(link, entries + low, high - low);
+		gone = clear_entries(entries + low, high - low);
 	}
-	if (link->height) {
-		for (uint64_t i = low; i < high; i++) {
-			struct kvd_link *child = &entries[i].link;
+	for (uint64_t i = low; height && i < high; i++) {
+		uint64_t *child = &entries[i].link;
 
-			if (!child->node)
-				continue;
-			clear(engine, child, base + (i << (KVD_FANOUT_BITS * link->height)), first, end, visit,
-			      context);
-			if (!child->node)
-				link->used--;
-		}
+		if (!*child)
+			continue;
+		clear(engine, child, height - 1, base + (i << (KVD_FANOUT_BITS * height)), first, end, visit, context);
+		gone += !*child;
 	}
-	if (!link->used)
+	if (gone)
+		kvd_put(link, kvd_link_more(*link, -(int32_t)gone));
+	if (!kvd_link_used(*link))
 		kvd_node_free(engine, link);
 }
 
-void kvd_table_clear(struct kvd_engine *engine, struct kvd_link *root, uint64_t first, uint64_t end,
-		     kvd_table_visit visit, void *context)
+void kvd_table_clear(struct kvd_engine *engine, uint64_t *root, uint64_t first, uint64_t end, kvd_table_visit visit,
+		     void *context)
 {
-	if (!root->node || first >= end)
+	uint32_t height;
+
+	if (first >= end || !root_height(*root, &height))
 		return;
-	clear(engine, root, 0, first, end, visit, context);
+	clear(engine, root, height, 0, first, end, visit, context);
 	lower_root(engine, root);
 }

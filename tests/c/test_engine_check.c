@@ -53,9 +53,9 @@ static void test_broken_books(void **state)
 	BREAK(at, head->tiers[KVD_ABI_TIER_DDR].used_frames, 601, "used frames");
 	BREAK(at, head->mapped_pages, 0, "mapped pages");
 	BREAK(at, head->table_bytes, 64, "bytes of tables");
-	BREAK(at, at.session->books[0].pages, 599, "tier 1: the books say 599 pages");
-	BREAK(at, at.session->books[2].blocks, 4, "tier 3: the books say");
-	BREAK(at, at.session->books[2].reserved_blocks, 4, "reserved blocks");
+	BREAK(at, at.session->pages[0], 599, "tier 1: the books say 599 pages");
+	BREAK(at, at.session->blocks[2], 4, "tier 3: the books say");
+	BREAK(at, at.session->reserved_blocks[2], 4, "reserved blocks");
 	engine_end(at.engine);
 }
 
@@ -82,21 +82,23 @@ static void test_broken_entries(void **state)
 static void test_broken_links(void **state)
 {
 	struct broken at = setup();
-	struct kvd_link *root = &at.session->slots[0];
-	struct kvd_link *child = &kvd_entries(at.engine, root->node)[1].link;
+	uint64_t *root = &at.session->slots[0];
+	uint64_t *child = &kvd_node(at.engine, *root)[1].link;
+	uint32_t node = kvd_link_node(*root), used = kvd_link_used(*root), class = kvd_link_class(*root);
+	uint32_t below = kvd_link_node(*child), below_used = kvd_link_used(*child), below_class = kvd_link_class(*child);
 
 	(void)state;
-	BREAK(at, root->node, 0, "is no node");
-	BREAK(at, root->node, UINT32_MAX, "is no node");
-	BREAK(at, root->node, 1, "is no node");
-	BREAK(at, root->height, 0, "the entry of page 0 is bad");
-	BREAK(at, root->height, 9, "is no node");
-	BREAK(at, root->node_class, KVD_NODE_CLASSES, "is no node");
-	BREAK(at, child->node, root->node, "the node of page 512 is no node");
-	BREAK(at, child->height, 1, "the node of page 512 is no node");
-	BREAK(at, child->used, 0, "its link says 0");
-	BREAK(at, at.session->slots[4].used, 1, "slot 4");
-	BREAK(at, at.session->slots[1].node, root->node, "slot 1");
+	BREAK(at, *root, kvd_link_make(0, used, class, 1), "is no node");
+	BREAK(at, *root, kvd_link_make(UINT32_MAX, used, class, 1), "is no node");
+	BREAK(at, *root, kvd_link_make(1, used, class, 1), "is no node");
+	BREAK(at, *root, kvd_link_make(node, used, class, 0), "the entry of page 0 is bad");
+	BREAK(at, *root, kvd_link_make(node, used, class, 9), "is no node");
+	BREAK(at, *root, kvd_link_make(node, used, KVD_NODE_CLASSES, 1), "is no node");
+	BREAK(at, *child, kvd_link_make(node, below_used, below_class, 0), "the node of page 512 is no node");
+	BREAK(at, *child, kvd_link_make(below, below_used, below_class, 1), "the node of page 512 is no node");
+	BREAK(at, *child, kvd_link_make(below, 0, below_class, 0), "its link says 0");
+	BREAK(at, at.session->slots[4], kvd_link_make(0, 1, 0, 0), "slot 4");
+	BREAK(at, at.session->slots[1], *root, "slot 1");
 	engine_end(at.engine);
 }
 
@@ -109,9 +111,9 @@ static void test_broken_pool(void **state)
 	(void)state;
 	assert_true(node != 0);
 	BREAK(at, head->free_nodes[0], 0, "bytes of tables are lost");
-	BREAK(at, head->free_nodes[0], at.session->slots[0].node, "is no free node");
-	BREAK(at, kvd_entries(at.engine, node)->pte, node, "is no free node");
-	BREAK(at, kvd_entries(at.engine, node)->pte, UINT64_MAX, "is no free node");
+	BREAK(at, head->free_nodes[0], kvd_link_node(at.session->slots[0]), "is no free node");
+	BREAK(at, kvd_node(at.engine, node)->pte, node, "is no free node");
+	BREAK(at, kvd_node(at.engine, node)->pte, UINT64_MAX, "is no free node");
 	engine_end(at.engine);
 }
 

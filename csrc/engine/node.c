@@ -1,0 +1,93 @@
+/* The pool of table nodes. */
+#include "engine/internal.h"
+
+#define CLASS_LAST (KVD_NODE_CLASSES - 1)
+
+static union kvd_entry *entries_of(const struct kvd_engine *engine, uint64_t node)
+{
+	return (union kvd_entry *)(void *)(engine->base + node * KVD_UNIT_BYTES);
+}
+
+void kvd_node_push(struct kvd_engine *engine, uint32_t node, uint32_t node_class)
+{
+	/* A reader may still be in there: it sees from the session's version that what it read is nothing. */
+	kvd_put(&entries_of(engine, node)->pte, engine->head->free_nodes[node_class]);
+	kvd_put32(&engine->head->free_nodes[node_class], node);
+}
+
+/* A node behind all that were ever used, or 0. */
+static uint32_t node_grow(struct kvd_engine *engine)
+{
+	struct kvd_head *head = engine->head;
+	uint64_t node = head->heap_next / KVD_UNIT_BYTES;
+
+	if (!kvd_node_sound(engine, node, CLASS_LAST))
+		return 0;
+	kvd_put(&head->heap_next, (node + KVD_NODE_UNITS_MAX) * KVD_UNIT_BYTES);
+	return (uint32_t)node;
+}
+
+/* A node with any content, or 0. A small one is half of one of the next class, so all are naturally aligned. */
+static uint32_t node_take(struct kvd_engine *engine, uint32_t node_class)
+{
+	struct kvd_head *head = engine->head;
+	uint32_t node = head->free_nodes[node_class];
+
+	if (node) {
+		/* A list that leads nowhere is damaged; what was on it is lost until recovery. */
+		if (!kvd_node_sound(engine, node, node_class))
+			node = 0;
+		kvd_put32(&head->free_nodes[node_class], node ? (uint32_t)entries_of(engine, node)->pte : 0);
+	}
+	if (node)
+		return node;
+	if (node_class == CLASS_LAST)
+		return node_grow(engine);
+	node = node_take(engine, node_class + 1);
+	if (node)
+		kvd_node_push(engine, node + (1u << node_class), node_class);
+	return node;
+}
+
+bool kvd_node_widen(struct kvd_engine *engine, uint64_t *link, uint32_t height, uint32_t index)
+{
+	const union kvd_entry *old = kvd_node(engine, *link);
+	uint32_t old_count = old ? kvd_class_entries(kvd_link_class(*link)) : 0;
+	uint32_t node_class = 0;
+	uint64_t was = *link;
+	union kvd_entry *entries;
+	uint32_t node, count;
+
+	if (was && (!old || kvd_link_height(was) != height))
+		return false;
+	while (index >= kvd_class_entries(node_class))
+		node_class++;
+	assert(node_class < KVD_NODE_CLASSES);
+	if (old && kvd_link_class(was) >= node_class)
+		return true;
+	node = node_take(engine, node_class);
+	if (!node)
+		return false;
+	entries = entries_of(engine, node);
+	count = kvd_class_entries(node_class);
+	for (uint32_t i = 0; i < count; i++)
+		kvd_put(&entries[i].pte, i < old_count ? old[i].pte : 0);
+	kvd_add(&engine->head->table_bytes, kvd_class_bytes(node_class));
+	kvd_put(link, kvd_link_make(node, kvd_link_used(was), node_class, height));
+	if (old) {
+		kvd_add(&engine->head->table_bytes, 0 - (uint64_t)kvd_class_bytes(kvd_link_class(was)));
+		kvd_node_push(engine, kvd_link_node(was), kvd_link_class(was));
+	}
+	return true;
+}
+
+void kvd_node_free(struct kvd_engine *engine, uint64_t *link)
+{
+	uint64_t was = *link;
+
+	kvd_put(link, 0);
+	if (!kvd_node(engine, was))
+		return;
+	kvd_add(&engine->head->table_bytes, 0 - (uint64_t)kvd_class_bytes(kvd_link_class(was)));
+	kvd_node_push(engine, kvd_link_node(was), kvd_link_class(was));
+}
