@@ -168,7 +168,8 @@ class Registers:
                 known = abi.CapabilityId(identity)
                 if count < _SIZES[known]:
                     raise DeviceFault(FaultKind.UNUSABLE, f"capability {identity} of the card is too short")
-                found.append((known, self._read(at, _SIZES[known])))
+                words = (self._read(at + word, 4) for word in range(0, _SIZES[known], 4))
+                found.append((known, b"".join(words)))
             at = (head & abi.CAPABILITY_HEAD_NEXT_MASK) >> abi.CAPABILITY_HEAD_NEXT_SHIFT
             if not at:
                 return found
