@@ -286,6 +286,8 @@ int kvd_ring_work(kvd_ring *ring, struct kvd_ring_batch *batch, uint64_t spin_ns
 {
 	int n;
 
+	if (!ring->broken && !kvd_ring_outstanding(ring) && arrived(ring))
+		return broken(ring, KVD_RING_LYING_PHASE);
 	while (batch->completed < batch->count) {
 		n = kvd_ring_submit(ring, batch->cmd + batch->submitted, batch->count - batch->submitted);
 		if (n < 0)

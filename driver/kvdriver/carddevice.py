@@ -34,6 +34,8 @@ DEADLINE_S: Final = 5.0
 """A command that takes longer from its submission has failed, and the card with it."""
 LOOK_S: Final = 0.05
 """How long an interrupt is waited for before somebody looks whether it got lost."""
+HEALTH_S: Final = 1.0
+"""How often a card is looked at that gives no reason for it."""
 LOST_MAX: Final = 3
 """After so many lost interrupts the card is polled."""
 POLL_S: Final = 0.001
@@ -274,11 +276,15 @@ class CardDevice(Device):
             raise
 
     async def watch(self) -> DeviceFault:
-        """Wait until the card goes, or somebody wants it back, while nobody may be asking it anything."""
+        """Wait until the card goes, or somebody wants it back, while nobody may be asking it anything.
+
+        It is looked at now and then too: a card may go without a word, or be reset by somebody else.
+        """
         card = self._opened()
         while True:
             try:
-                await trio.lowlevel.wait_readable(card.watcher.fileno())
+                with trio.move_on_after(HEALTH_S) as scope:
+                    await trio.lowlevel.wait_readable(card.watcher.fileno())
             except trio.ClosedResourceError:
                 return _closed()
             async with self._lock:
@@ -288,7 +294,8 @@ class CardDevice(Device):
                     await self._waited(self._opened().look)
                 except DeviceFault as fault:
                     return fault
-            await trio.sleep(LOOK_S)  # it spoke, and is well all the same
+            if not scope.cancelled_caught:
+                await trio.sleep(LOOK_S)  # it spoke, and is well all the same
 
     def statistics(self) -> DeviceStatistics:
         """Return the counters."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import trio
 
@@ -62,6 +62,11 @@ class BareCard(CardDevice):
     def description(self) -> CardDescription:
         """What the card says of itself."""
         return self._opened().description
+
+    @property
+    def ring(self) -> Any:
+        """The `kvd_ring` of its queue."""
+        return self._opened().ring
 
     async def tables_say(self, command: Translate) -> tuple[Run, ...]:
         """Return the runs of a range as this process reads them in the tables."""
