@@ -61,4 +61,3 @@ def _check(result: int) -> None:
         raise OSError(errno.EIO, "the card refused the command")
     if result < 0:
         raise ring_fault(result)
-

@@ -54,7 +54,7 @@ def _alone(
     """Let a dealing run while no other does, to its end."""
 
     @functools.wraps(dealing)
-    async def call(books: Books, *args: P.args, **kwargs: P.kwargs) -> T:
+    async def call(books: Books, /, *args: P.args, **kwargs: P.kwargs) -> T:
         with trio.CancelScope(shield=True):
             try:
                 books.lock.acquire_nowait()

@@ -28,10 +28,11 @@ def start(socket: Path, *options: str) -> subprocess.Popen[bytes]:
     """Start a card that listens on a socket."""
     path = program()
     assert path is not None
-    socket.unlink(missing_ok=True)
-    process = subprocess.Popen([path, "--socket", socket, *options], stdout=subprocess.DEVNULL)
+    said = socket.with_suffix(".log")
+    with said.open("wb") as log:
+        process = subprocess.Popen([path, "--socket", socket, *options], stdout=log)
     end_s = time.monotonic() + START_S_MAX
-    while not socket.exists():
+    while b"listening" not in said.read_bytes():
         assert process.poll() is None, "kvd-card ended at once"
         assert time.monotonic() < end_s, "kvd-card did not listen"
         time.sleep(0.01)

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 import trio
-from support import card_program
-from t2_driver.conformance.test_model import CAPACITY, Player
 
 from kvdriver import DeviceAddress, FaultKind, ResilientDevice
 from kvdriver.opening import card_opener
 from kvdriver.ringbench import measure
 from kvdriver.selftest import Step, inspect, selftest
 from kvdriver.tables import Tables
+from support import card_program
+from t2_driver.conformance.test_model import CAPACITY, Player
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -6,8 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import trio
-from support.fake_card import FakeCard, Script, Trick
-from t2_driver.conformance.test_model import CAPACITY, Player
 
 from kvdriver import (
     CardDevice,
@@ -19,6 +17,8 @@ from kvdriver import (
 )
 from kvdriver.card import Card
 from kvdriver.tables import Tables
+from support.fake_card import FakeCard, Script, Trick
+from t2_driver.conformance.test_model import CAPACITY, Player
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -251,7 +251,9 @@ async def test_failed_card_says_so_to_everybody() -> None:
     tables = make_tables()
     tables.local.leave()
     device = CardDevice(
-        Card.open(FakeCard(Script(tricks={1: Trick.UNKNOWN_STATUS})), tables.memory), tables.local, deadline_s=DEADLINE_S
+        Card.open(FakeCard(Script(tricks={1: Trick.UNKNOWN_STATUS})), tables.memory),
+        tables.local,
+        deadline_s=DEADLINE_S,
     )
     with pytest.raises(DeviceFault, match="status") as raised:
         await device.submit([SessionCreate(key=1), SessionCreate(key=2), SessionCreate(key=3)])

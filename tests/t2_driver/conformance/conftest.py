@@ -58,9 +58,11 @@ def own_card() -> Iterator[str]:
     assert program is not None
     folder = Path(tempfile.mkdtemp(prefix="kvd-card-", dir="/tmp"))
     socket = folder / "card.sock"
-    process = subprocess.Popen([program, "--socket", str(socket)])
+    said = folder / "card.log"
+    with said.open("wb") as log:
+        process = subprocess.Popen([program, "--socket", str(socket)], stdout=log)
     end_s = time.monotonic() + START_S_MAX
-    while not socket.exists():
+    while b"listening" not in said.read_bytes():
         assert process.poll() is None, "kvd-card ended at once"
         assert time.monotonic() < end_s, "kvd-card did not listen"
         time.sleep(0.01)
@@ -95,7 +97,7 @@ async def device(address: DeviceAddress) -> AsyncIterator[Device]:
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
     """Say how many tests each device has passed."""
-    here = os.path.dirname(os.path.relpath(__file__, config.rootpath))  # noqa: PTH120
+    here = os.path.dirname(os.path.relpath(__file__, config.rootpath))
     for name in devices(config):
         passed = [
             report

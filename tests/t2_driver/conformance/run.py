@@ -23,7 +23,19 @@ def main(arguments: list[str]) -> int:
     """Return pytest's exit status."""
     options = [word for option in OPTIONS for word in ("-o", option)]
     return int(
-        pytest.main(["-c", "/dev/null", f"--rootdir={HERE}", f"--confcutdir={HERE}", "-p", "no:cacheprovider", *options, *arguments, str(HERE)])
+        pytest.main(
+            [
+                "-c",
+                "/dev/null",
+                f"--rootdir={HERE}",
+                f"--confcutdir={HERE}",
+                "-p",
+                "no:cacheprovider",
+                *options,
+                *arguments,
+                str(HERE),
+            ]
+        )
     )
 
 

@@ -6,7 +6,6 @@ import random
 from typing import TYPE_CHECKING
 
 import pytest
-from support.engine_model import EngineModel, Expected
 
 from kvdriver import (
     Command,
@@ -27,6 +26,7 @@ from kvdriver import (
     Translate,
     Unmap,
 )
+from support.engine_model import EngineModel, Expected
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -53,40 +53,34 @@ class Player:
         )
 
     def command(self) -> Command:
+        """Return a command that often is refused: pages, keys and room are few."""
         pick = self.random
         session = self.handles.get(pick.randrange(KEYS), pick.choice([0, 1 << 33]))
         slot = pick.choice([0, 1, 1, 2, 9])
         place = {"session": session, "slot": slot, "first_page": pick.randrange(PAGES), "count": pick.randrange(PAGES)}
         tier = pick.choice([Tier.DDR, Tier.DDR, Tier.NVME, Tier.CARD])
-        flag = pick.random() < 0.3
-        match pick.randrange(14):
-            case 0:
-                return SessionCreate(key=pick.randrange(KEYS))
-            case 1 if pick.random() < 0.3:
-                return SessionDestroy(session=session)
-            case 2:
-                return Lease(session=session, delta=pick.choice([1, -1, -1]))
-            case 3:
-                return Reserve(session=session, tier=tier, blocks=pick.choice([0, 5, 300, 5000]))
-            case 4 | 5 | 6 | 7:
-                runs = tuple(
-                    MapRun(first_page=pick.randrange(PAGES), count=pick.randrange(1, 9), blocks=pick.randrange(1, 17))
-                    for _ in range(pick.randrange(3))
-                )
-                return Map(session=session, slot=slot, tier=tier, runs=runs, reserved=flag)
-            case 8:
-                return Unmap(**place)
-            case 9 | 10:
-                return Translate(**place)
-            case 11:
-                keep, take = flag, pick.random() < 0.3
-                return Remap(**place, tier=tier, other_slot=pick.choice([0, 1, 2]), keep=keep, take=take, reserved=flag)
-            case 12:
-                return QuerySession(session=session)
-            case 13 if pick.random() < 0.2:
-                return Resize(tier=tier, blocks=pick.choice([0, 100, 4096, 65536]))
-            case _:
-                return QueryTier(tier=tier)
+        keep, take, reserved = (pick.random() < share for share in (0.3, 0.3, 0.3))
+        runs = tuple(
+            MapRun(first_page=pick.randrange(PAGES), count=pick.randrange(1, 9), blocks=pick.randrange(1, 17))
+            for _ in range(pick.randrange(3))
+        )
+        remap = {"tier": tier, "other_slot": pick.choice([0, 1, 2]), "keep": keep, "take": take, "reserved": reserved}
+        weighted: list[tuple[int, Command]] = [
+            (10, SessionCreate(key=pick.randrange(KEYS))),
+            (3, SessionDestroy(session=session)),
+            (10, Lease(session=session, delta=pick.choice([1, -1, -1]))),
+            (10, Reserve(session=session, tier=tier, blocks=pick.choice([0, 5, 300, 5000]))),
+            (40, Map(session=session, slot=slot, tier=tier, runs=runs, reserved=reserved)),
+            (10, Unmap(**place)),
+            (20, Translate(**place)),
+            (10, Remap(**place, **remap)),
+            (10, QuerySession(session=session)),
+            (10, QueryTier(tier=tier)),
+            (2, Resize(tier=tier, blocks=pick.choice([0, 100, 4096, 65536]))),
+        ]
+        weights, commands = zip(*weighted, strict=True)
+        [chosen] = pick.choices(commands, weights)
+        return chosen
 
     async def play(self, batches: int) -> None:
         for _ in range(batches):
