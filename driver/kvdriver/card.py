@@ -29,6 +29,8 @@ DEPTH: Final = 256
 REGION_BYTES: Final = 4 << 20
 """Rings, and buffers of commands."""
 DOORBELLS_BYTES: Final = 4096
+OTHER_PROCESS: Final = "vfio-user"
+"""The transport whose device has the memory itself: only the device can let go of it, not the kernel."""
 
 _RING_FAULTS: Final = {
     lib.KVD_RING_UNKNOWN_ID: "it completed a command that was not the next one",
@@ -54,6 +56,8 @@ class Card:
         self.registers = Registers(transport)
         self._tables = tables
         self._undo = contextlib.ExitStack()
+        self.silent = False
+        """It did not answer in time: it may wake up and go on."""
 
     @classmethod
     def open(cls, transport: Transport, tables: Mappable, *, depth: int = DEPTH) -> Self:
@@ -201,14 +205,25 @@ class Card:
         except BlockingIOError:
             return False
 
-    def close(self, *, gone: bool = False) -> None:
-        """Stop the card if it still answers, take its memory back and let go of it. Raises nothing."""
-        if not gone and not self.transport.is_gone():
+    def close(self, *, gone: bool = False) -> bool:
+        """Stop the card if it still answers, take its memory back and let go of it. Raises nothing.
+
+        Returns
+        -------
+        bool
+            Whether it is sure that the card reaches the memory no more: it said so, or nobody is there, or the kernel
+            has cut it off.
+        """
+        hung_up = gone or self.transport.is_gone()
+        cut_off = hung_up and not self.silent
+        if not hung_up:
             with contextlib.suppress(DeviceFault):
                 self.registers.quiesce()
                 self.registers.reset()
             with contextlib.suppress(OSError):
                 self.space.unmap(self._tables)
                 self.space.unmap(self._memory)
+                cut_off = True
         with contextlib.suppress(OSError):
             self._undo.close()
+        return cut_off or self.transport.info.name != OTHER_PROCESS

@@ -303,14 +303,17 @@ class CardDevice(Device):
             raise ValueError("the device is closed")
         return self._local.statistics()
 
-    async def leave(self) -> None:
-        """As `close`, without holding up the event loop."""
+    async def leave(self) -> bool:
+        """As `close`, without holding up the event loop; return what `Card.close` does."""
         card, self._card = self._card, None
+        cut_off = True
         if card is not None:
             trio.lowlevel.notify_closing(card.watcher.fileno())
             gone = self._fault is not None and self._fault.kind in SILENT
+            card.silent = self._fault is not None and self._fault.kind is FaultKind.TIMEOUT
             with trio.CancelScope(shield=True):
-                await trio.to_thread.run_sync(lambda: card.close(gone=gone))
+                cut_off = await trio.to_thread.run_sync(lambda: card.close(gone=gone))
+        return cut_off
 
     def close(self) -> None:
         """Release the device, which nobody watches any more; further calls raise `ValueError`."""

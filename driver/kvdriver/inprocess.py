@@ -134,6 +134,22 @@ class InProcessDevice(Device):
         )
         return cls(ffi.gc(out[0], lib.kvd_engine_fini), capabilities)
 
+    @classmethod
+    def attach(cls, before: InProcessDevice, *, arena_fd: int) -> Self:
+        """Take a copy of the tables of `before`, whose counts go on; to be `take`n before commands are executed.
+
+        Raises
+        ------
+        OSError
+            If there are no sound tables in the file.
+        """
+        config = ffi.new("struct kvd_engine_config *", {"flags": lib.KVD_ENGINE_ATTACH, "arena_fd": arena_fd})
+        out = ffi.new("kvd_engine **")
+        _raise_errno(lib.kvd_engine_init(config, out), "page-table engine")
+        device = cls(ffi.gc(out[0], lib.kvd_engine_fini), before.capabilities)
+        device.retries = before.retries
+        return device
+
     def _opened(self) -> Any:
         if self._engine is None:
             raise ValueError("the device is closed")

@@ -255,9 +255,13 @@ class ResilientDevice(Device):
                 logger.warning("the card begins anew: %s", fault)
                 return
         self._card = None
-        await card.leave()
+        cut_off = await card.leave()
         self._degrade(fault)
-        self._lose(self._opened().local.take())
+        tables = self._opened()
+        if not cut_off:
+            logger.warning("the card may yet write to the engine's tables: going on in a copy of them")
+            await trio.to_thread.run_sync(tables.move)
+        self._lose(tables.local.take())
 
     def _lose(self, losses: list[str]) -> None:
         """Keep and tell what the repair of the tables had to give up."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from typing import TYPE_CHECKING
 
@@ -151,6 +152,34 @@ async def test_killed_card(socket: Path, claim_log: Callable[[str], None]) -> No
     assert device is not None
     assert device.state.losses == ()
     device.close()
+
+
+async def test_stopped_card_that_wakes_up_writes_to_nobodys_tables(
+    socket: Path, claim_log: Callable[[str], None]
+) -> None:
+    claim_log("the engine goes on in process")
+    claim_log("going on in a copy")
+    with card_program.running(socket) as process:
+        device = await open_resilient(socket)
+        player = Player(device, 13)
+        await player.play(20)
+        file = os.fstat(device._tables.memory.fd).st_ino  # type: ignore[union-attr]
+        process.send_signal(signal.SIGSTOP)
+        try:
+            await player.play(1)
+            assert device.state.faults == {"timeout": 1}
+            assert device.state.losses == ()
+            assert os.fstat(device._tables.memory.fd).st_ino != file  # type: ignore[union-attr]
+            await player.play(20)
+        finally:
+            process.send_signal(signal.SIGCONT)
+        with trio.fail_after(10):
+            while (await device.take_back()).degraded:
+                await player.play(1)
+        await player.play(10)
+        await player.compare_all()
+        assert await device.check() == []
+        device.close()
 
 
 async def test_selftest_and_description(socket: Path) -> None:

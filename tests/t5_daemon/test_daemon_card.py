@@ -7,6 +7,7 @@ import threading
 from typing import TYPE_CHECKING
 
 import pytest
+
 from support import card_program
 from support.daemons import daemon, document, kvctl, until
 
@@ -112,7 +113,9 @@ def test_device_reset_needs_a_card() -> None:
         assert "in process" in done.stderr
 
 
-@pytest.mark.parametrize("text", ["fpga", "vfio-user:", "vfio-user:relative", "vfio:1", "in-process:x", "vfio-user:/" + "x" * 120])
+@pytest.mark.parametrize(
+    "text", ["fpga", "vfio-user:", "vfio-user:relative", "vfio:1", "in-process:x", "vfio-user:/" + "x" * 120]
+)
 def test_wrong_device_is_one_sentence(text: str) -> None:
     with daemon({"daemon": {"device": text}}) as made:
         status, sentence = made.refused()
