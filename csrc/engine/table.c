@@ -242,6 +242,8 @@ uint64_t kvd_table_count(const struct kvd_engine *engine, const uint64_t *root, 
 {
 	uint64_t pages = 0;
 
+	if (end == first + 1)
+		return kvd_table_find(engine, root, first) != NULL;
 	kvd_table_walk(engine, root, first, end, count_visit, &pages);
 	return pages;
 }
@@ -258,7 +260,12 @@ static void validate_visit(void *context, uint64_t page, union kvd_entry *entrie
 
 void kvd_table_validate(struct kvd_engine *engine, const uint64_t *root, uint64_t first, uint64_t end)
 {
-	kvd_table_walk(engine, root, first, end, validate_visit, NULL);
+	union kvd_entry *entry = end == first + 1 ? kvd_table_entry(engine, root, first) : NULL;
+
+	if (entry)
+		validate_visit(NULL, first, entry, 1);
+	else
+		kvd_table_walk(engine, root, first, end, validate_visit, NULL);
 }
 
 /* Zero entries; returns how many were not zero. */

@@ -141,6 +141,17 @@ static inline void kvd_order(void)
 	__atomic_signal_fence(__ATOMIC_SEQ_CST);
 }
 
+/* Copy a completion by whole words: its parts were just stored, and a wider load would have to wait for them. */
+static inline void kvd_cpl_copy(struct kvd_abi_cpl *to, const struct kvd_abi_cpl *from)
+{
+	uint64_t *words = (uint64_t *)(void *)to;
+
+	words[0] = from->id | (uint64_t)from->status << 32 | (uint64_t)from->flags << 48;
+	words[1] = from->result0;
+	words[2] = from->result1;
+	words[3] = from->sq_head | (uint64_t)from->reserved << 32;
+}
+
 static inline uint64_t kvd_pte_make(uint32_t tier, uint32_t blocks, uint64_t frame)
 {
 	return KVD_ABI_PTE_VALID_MASK | (uint64_t)tier << KVD_ABI_PTE_TIER_SHIFT |

@@ -10,6 +10,9 @@
 #define OBJECT_PAGES 16384u /* 1 GiB of 64 KiB pages */
 #define ROUNDS 16384u
 #define GIANT_PAGES (OBJECTS * OBJECT_PAGES)
+#define LIST_PAGES (16u << 20) /* mapped while lists are looked up */
+#define LIST 4096u
+#define LIST_ROUNDS 4096u
 
 static const struct kvd_engine_config config = {
 	.page_bytes = 65536,
@@ -104,6 +107,67 @@ static void translate_random(kvd_engine *engine)
 		submit(engine, BATCH);
 	}
 	report("TRANSLATE, one random page a command", (double)ROUNDS * BATCH, began);
+}
+
+static void submit_list(kvd_engine *engine, uint64_t session, uint64_t *pages)
+{
+	commands[0] = (struct kvd_abi_cmd){
+		.op = KVD_ABI_OP_TRANSLATE,
+		.flags = KVD_ABI_CMD_FLAGS_TRANSLATE_LIST_MASK,
+		.session = session,
+		.count = LIST,
+		.buffer = (uintptr_t)pages,
+		.buffer_bytes = LIST * sizeof(*pages),
+	};
+	submit(engine, 1);
+}
+
+static void translate_list(kvd_engine *engine)
+{
+	static struct kvd_abi_map_run run = {.count = LIST_PAGES, .blocks = 1};
+	static uint64_t pages[LIST];
+	uint64_t session, missing = 0;
+	double began = now_s();
+
+	commands[0] = (struct kvd_abi_cmd){.op = KVD_ABI_OP_SESSION_CREATE, .key = OBJECTS};
+	submit(engine, 1);
+	session = completions[0].result0;
+	commands[0] = (struct kvd_abi_cmd){
+		.op = KVD_ABI_OP_MAP,
+		.session = session,
+		.tier = KVD_ABI_TIER_NVME,
+		.count = 1,
+		.buffer = (uintptr_t)&run,
+		.buffer_bytes = sizeof(run),
+	};
+	submit(engine, 1);
+	report("MAP, 16 Mi pages", LIST_PAGES, began);
+	began = now_s();
+	for (uint32_t round = 0; round < LIST_ROUNDS; round++) {
+		for (uint32_t i = 0; i < LIST; i++)
+			pages[i] = draw() % LIST_PAGES;
+		submit_list(engine, session, pages);
+		missing += pages[round] == 0;
+	}
+	report("TRANSLATE list, random over 16 Mi pages", (double)LIST_ROUNDS * LIST, began);
+	if (missing) {
+		fprintf(stderr, "%llu pages are missing\n", (unsigned long long)missing);
+		exit(1);
+	}
+	commands[0] = (struct kvd_abi_cmd){.op = KVD_ABI_OP_SESSION_DESTROY, .session = session};
+	began = now_s();
+	submit(engine, 1);
+	report("SESSION_DESTROY, pages", LIST_PAGES, began);
+}
+
+static void recover_all(kvd_engine *engine)
+{
+	struct kvd_engine_recovery result = {0};
+	double began = now_s();
+
+	if (kvd_engine_recover(engine, &result) || result.losses_count)
+		exit(1);
+	report("recover, pages", GIANT_PAGES, began);
 }
 
 static void map_unmap_single(kvd_engine *engine)
@@ -201,12 +265,14 @@ int main(void)
 		return 1;
 	fill(engine);
 	translate_random(engine);
+	translate_list(engine);
 	map_unmap_single(engine);
 	map_unmap_objects(engine);
 	remap_objects(engine);
 	began = now_s();
 	faults = kvd_engine_check(engine, text, sizeof(text));
 	report("check, pages", GIANT_PAGES, began);
+	recover_all(engine);
 	kvd_engine_fini(engine);
 	fputs(text, stderr);
 	return faults != 0;
