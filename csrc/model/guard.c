@@ -79,10 +79,13 @@ static void on_fault(int number, siginfo_t *info, void *context)
 		siglongjmp(jump, 1);
 	}
 	/* Not ours: whoever was here before decides, after the instruction faults once more. */
-	if (old->sa_flags & SA_SIGINFO)
+	if (old->sa_flags & SA_SIGINFO) {
 		old->sa_sigaction(number, info, context);
-	else
-		(void)sigaction(number, old, NULL);
+		return;
+	}
+	(void)sigaction(number, old, NULL);
+	if (info->si_code <= 0)
+		raise(number); /* was sent by somebody, and will not come again by itself */
 }
 
 static int install(int number, struct sigaction *old)

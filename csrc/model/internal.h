@@ -268,7 +268,7 @@ struct kvd_card {
 	uint32_t completed; /* completions of this turn and queue */
 	kvd_engine *engine; /* NULL: no tables */
 	bool quiet;         /* the tables are handed over */
-	bool torn;          /* a command was left in the middle */
+	bool torn;          /* the engine executes a command, or was left in the middle of one */
 	uint64_t operations; /* bit n: the engine knows operation n */
 	/* Faults. */
 	uint64_t taken;        /* commands, of all clients */

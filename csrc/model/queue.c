@@ -148,7 +148,9 @@ static bool execute_one(struct kvd_card *card, struct kvd_card_queue *queue)
 	queue->sq_head = (queue->sq_head + 1) & (queue->depth - 1);
 	if (card->taken >= card->fault_at && !kvd_card_fault_before(card))
 		return false;
+	card->torn = true;
 	kvd_engine_submit(card->engine, &cmd, &cpl, 1);
+	card->torn = false;
 	kvd_card_bounce_end(card);
 	queue->executed++;
 	card->counters.commands++;
@@ -187,7 +189,7 @@ static void work_turn(void *context)
 	struct turn *turn = context;
 	struct kvd_card *card = turn->card;
 
-	for (uint32_t i = 0; i < card->config.queues && kvd_card_enabled(card) && !card->hung; i++) {
+	for (uint32_t i = 0; i < card->config.queues && kvd_card_enabled(card) && !card->hung && !card->bars_dead; i++) {
 		struct kvd_card_queue *queue = &card->queues[i];
 
 		if (!queue->depth)
@@ -211,7 +213,6 @@ bool kvd_card_work(struct kvd_card *card)
 		return false;
 	if (kvd_card_guard(work_turn, &turn, &address)) {
 		card->counters.faults++;
-		card->torn = true;
 		kvd_card_bounce_drop(card);
 		kvd_card_stop(card, KVD_ABI_SYNDROME_DMA_FAULT, card->queue_now,
 			      address - (uint64_t)(uintptr_t)card->dma.window);

@@ -152,15 +152,17 @@ int kvd_vfio_chan_look(struct kvd_vfio_chan *chan)
 
 int kvd_vfio_chan_receive(struct kvd_vfio_chan *chan, uint64_t until_ns)
 {
-	for (;;) {
-		int err = kvd_vfio_chan_look(chan);
+	/* Waits before it reads, as hardly ever an answer is there at once. */
+	while (lacks(chan)) {
+		int err = wait_for(chan, POLLIN, until_ns);
 
-		if (err != -EAGAIN)
-			return err;
-		err = wait_for(chan, POLLIN, until_ns);
 		if (err < 0)
 			return err;
+		err = kvd_vfio_chan_look(chan);
+		if (err != -EAGAIN)
+			return err;
 	}
+	return 0;
 }
 
 /* Step over what was sent. */

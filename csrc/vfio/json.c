@@ -10,7 +10,7 @@ struct json {
 	const char *at;
 	const char *end;
 	const char *const *path; /* the name that is looked for next */
-	uint64_t *out;
+	uint64_t number;
 	bool found;
 };
 
@@ -88,7 +88,7 @@ static int number(struct json *json, bool wanted)
 		return 0;
 	if (!whole)
 		return -EPROTO;
-	*json->out = sum;
+	json->number = sum;
 	json->found = true;
 	return 0;
 }
@@ -138,7 +138,7 @@ static int value(struct json *json, uint32_t depth, bool wanted)
 	if (json->at == json->end || depth > JSON_DEPTH_MAX)
 		return -EPROTO;
 	if (*json->at == '-' || digit(json))
-		return number(json, last);
+		return wanted && !last ? -EPROTO : number(json, last);
 	if (take(json, '{'))
 		return last ? -EPROTO : list(json, depth, wanted, '}');
 	/* What is wanted is a number, and inside of it an object. */
@@ -163,7 +163,7 @@ static int value(struct json *json, uint32_t depth, bool wanted)
 
 int kvd_vfio_json_number(const char *text, size_t bytes, const char *const *path, uint64_t *out)
 {
-	struct json json = {.at = text, .end = text + bytes, .path = path, .out = out};
+	struct json json = {.at = text, .end = text + bytes, .path = path};
 	int err = value(&json, 0, true);
 
 	if (err)
@@ -171,5 +171,8 @@ int kvd_vfio_json_number(const char *text, size_t bytes, const char *const *path
 	skip_space(&json);
 	if (json.at != json.end)
 		return -EPROTO;
-	return json.found ? 0 : -ENOENT;
+	if (!json.found)
+		return -ENOENT;
+	*out = json.number;
+	return 0;
 }

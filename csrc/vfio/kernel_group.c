@@ -105,6 +105,19 @@ static int read_info(struct vfio_kernel *kernel)
 	}
 }
 
+/* The kernel's mode without an IOMMU, in which the group has another name. */
+static bool is_without_iommu(const char *group)
+{
+	char path[KVD_VFIO_NAME_BYTES * 2];
+	int fd;
+
+	snprintf(path, sizeof(path), "/dev/vfio/noiommu-%s", group);
+	fd = kvd_vfio_sys_open(path);
+	if (fd >= 0)
+		kvd_vfio_sys_close(fd);
+	return fd != -ENOENT;
+}
+
 static int open_group(struct vfio_kernel *kernel, const char *slot, const char *group, char *why)
 {
 	struct vfio_group_status status = {.argsz = sizeof(status)};
@@ -113,6 +126,10 @@ static int open_group(struct vfio_kernel *kernel, const char *slot, const char *
 
 	snprintf(path, sizeof(path), "/dev/vfio/%s", group);
 	err = kvd_vfio_sys_open(path);
+	if (err == -ENOENT && is_without_iommu(group))
+		return kvd_vfio_why(why, -EOPNOTSUPP,
+				    "The device at %s is behind no IOMMU, and kvd does not use VFIO's mode without one; switch the "
+				    "IOMMU on in the firmware.", slot);
 	if (err == -ENOENT)
 		return kvd_vfio_why(why, err, "%s, the group of %s, is missing; load the driver: modprobe vfio-pci.", path, slot);
 	if (err == -EACCES || err == -EPERM)

@@ -9,6 +9,7 @@
 #include <signal.h>
 #include <stdbool.h>
 #include <stddef.h>
+#include <ucontext.h>
 
 #include "vfio/vfio.h"
 
@@ -35,7 +36,7 @@ static void pass_on(int signal_number, siginfo_t *info, void *context)
 	} else if (mmio_before.sa_handler == SIG_IGN && sent) {
 		return;
 	} else if (mmio_before.sa_handler == SIG_IGN || mmio_before.sa_handler == SIG_DFL) {
-		/* The access is repeated when this returns, and then ends the process with the right signal. */
+		/* When this returns the access is repeated, or the signal delivered: the end is the right one. */
 		signal(signal_number, SIG_DFL);
 		if (sent)
 			raise(signal_number);
@@ -55,13 +56,14 @@ static void on_fault(int signal_number, siginfo_t *info, void *context)
 		return;
 	}
 	mmio_guard = NULL;
+	/* The handler is left by a jump: what was not blocked before the fault is not blocked after it. */
+	pthread_sigmask(SIG_SETMASK, &((const ucontext_t *)context)->uc_sigmask, NULL);
 	siglongjmp(guard->back, 1);
 }
 
 static void install(void)
 {
-	/* NODEFER: the handler is left by a jump, which then has no signal mask to restore. */
-	struct sigaction action = {.sa_sigaction = on_fault, .sa_flags = SA_SIGINFO | SA_NODEFER | SA_ONSTACK};
+	struct sigaction action = {.sa_sigaction = on_fault, .sa_flags = SA_SIGINFO | SA_ONSTACK};
 
 	sigemptyset(&action.sa_mask);
 	/* What was there is known before a fault can ask for it. */

@@ -165,8 +165,8 @@ static int meet(struct vfio_user *user, const char *path, char *why)
 	if (!err)
 		err = discover(user);
 	if (err)
-		return kvd_vfio_why(why, err, "The server at %.100s does not speak vfio-user as it should (%s); is it a PCI "
-				    "device's, and free?", path, strerror(-err));
+		return kvd_vfio_why(why, err, "The server at %.100s does not speak vfio-user as it should (%s); see whether it is a "
+				    "PCI device's, and free.", path, strerror(-err));
 	strcpy(user->vfio.info.transport, "vfio-user");
 	return kvd_vfio_start(&user->vfio, why);
 }

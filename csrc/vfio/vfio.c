@@ -110,7 +110,7 @@ int kvd_vfio_start(struct kvd_vfio *vfio, char *why)
 		return kvd_vfio_why(why, -EPROTO, "The device has no usable configuration space; it is no PCI device.");
 	err = read_identity(vfio);
 	if (err)
-		return kvd_vfio_why(why, err, "Configuration space can't be read (%s); is the device still there?",
+		return kvd_vfio_why(why, err, "Configuration space can't be read (%s); see whether the device is still there.",
 				    strerror(-err));
 	err = set_mastering(vfio, true);
 	if (err)
@@ -124,9 +124,18 @@ void kvd_vfio_close(kvd_vfio *vfio)
 {
 	if (!vfio)
 		return;
-	/* First of all the device stops to reach memory; the rest it may see. */
+	/*
+	 * First of all the device stops reaching memory. A server may notice later than the caller that nobody is there
+	 * any more: what it could reach is taken back, before the caller gives that memory to somebody else.
+	 */
 	if (!enter(vfio) && vfio->mastering)
 		(void)set_mastering(vfio, false);
+	while (!vfio->gone && vfio->dmas.n) {
+		const struct kvd_vfio_dma *last = &vfio->dmas.items[vfio->dmas.n - 1];
+
+		(void)settle(vfio, vfio->ops->dma_unmap(vfio, last->iova, last->bytes));
+		vfio->dmas.n--;
+	}
 	for (uint32_t i = 0; i < vfio->n_mapped; i++)
 		vfio->ops->unmap(vfio, vfio->mapped[i].address, vfio->mapped[i].bytes);
 	vfio->ops->close(vfio);
