@@ -18,7 +18,7 @@ enum {
 	KVD_VFIO_IRQS = 5,
 	KVD_VFIO_MAPPINGS_MAX = 65535,         /* DMA mappings of a handle; also what the kernel allows by default */
 	KVD_VFIO_AREAS_MAX = 2048,             /* mappable stretches of a region */
-	KVD_VFIO_REGION_REPLY_MIN = 4096,      /* bytes offered for a region and its capabilities; asked again if too few */
+	KVD_VFIO_REGION_REPLY_MIN = 4096,      /* bytes offered for the answer about a region */
 	KVD_VFIO_REGION_REPLY_MAX = 64 << 10,
 	KVD_VFIO_STRETCHES_MAX = 64,           /* mappings of regions */
 };

@@ -55,7 +55,8 @@ static int kernel_read(struct kvd_vfio *vfio, uint32_t region, uint64_t offset, 
 	uint32_t done = 0;
 
 	while (done < bytes) {
-		ssize_t n = kvd_vfio_sys_pread(kernel_of(vfio)->device, (uint8_t *)data + done, bytes - done, at + done);
+		ssize_t n = kvd_vfio_sys_pread(kernel_of(vfio)->device, (uint8_t *)data + done, bytes - done,
+					       at + done);
 
 		if (n <= 0 && n != -EINTR)
 			return n ? (int)n : -EIO;
@@ -70,7 +71,8 @@ static int kernel_write(struct kvd_vfio *vfio, uint32_t region, uint64_t offset,
 	uint32_t done = 0;
 
 	while (done < bytes) {
-		ssize_t n = kvd_vfio_sys_pwrite(kernel_of(vfio)->device, (const uint8_t *)data + done, bytes - done, at + done);
+		ssize_t n = kvd_vfio_sys_pwrite(kernel_of(vfio)->device, (const uint8_t *)data + done, bytes - done,
+						at + done);
 
 		if (n <= 0 && n != -EINTR)
 			return n ? (int)n : -EIO;
@@ -105,7 +107,8 @@ static int kernel_irqs(struct kvd_vfio *vfio, uint32_t irq, uint32_t first, uint
 	} ask = {
 		.set = {
 			.argsz = (uint32_t)(sizeof(ask.set) + count * sizeof(int)),
-			.flags = VFIO_IRQ_SET_ACTION_TRIGGER | (count ? VFIO_IRQ_SET_DATA_EVENTFD : VFIO_IRQ_SET_DATA_NONE),
+			.flags = VFIO_IRQ_SET_ACTION_TRIGGER |
+				 (count ? VFIO_IRQ_SET_DATA_EVENTFD : VFIO_IRQ_SET_DATA_NONE),
 			.index = irq,
 			.start = first,
 			.count = count,
@@ -180,7 +183,8 @@ static int region_info(struct vfio_kernel *kernel, uint32_t region)
 			continue;
 		}
 		if (!err)
-			err = info->argsz > bytes ? -EPROTO : kvd_vfio_part_parse(&kernel->vfio.parts[region], region, info, bytes);
+			err = info->argsz > bytes ? -EPROTO :
+			      kvd_vfio_part_parse(&kernel->vfio.parts[region], region, info, bytes);
 		free(info);
 		return err == -EINVAL ? 0 : err; /* the device has none such */
 	}
@@ -208,8 +212,9 @@ static int discover(struct vfio_kernel *kernel, const char *slot, char *why)
 	for (uint32_t i = 0; i < KVD_VFIO_IRQS && i < info.num_irqs && !err; i++)
 		err = irq_info(kernel, i);
 	if (err)
-		return kvd_vfio_why(why, err, "The kernel does not describe the device at %s (%s); its log says why (dmesg).", slot,
-				    strerror(-err));
+		return kvd_vfio_why(why, err,
+				    "The kernel does not describe the device at %s (%s); its log says why (dmesg).",
+				    slot, strerror(-err));
 	snprintf(kernel->vfio.info.transport, sizeof(kernel->vfio.info.transport), "%s", kernel->iommu->name);
 	return kvd_vfio_start(&kernel->vfio, why);
 }
@@ -235,25 +240,29 @@ static int examine(const char *slot, char *group, char *why)
 	int err;
 
 	if (!is_slot(slot))
-		return kvd_vfio_why(why, -EINVAL, "\"%.40s\" is no PCI slot; write it as lspci -D does: 0000:00:04.0.", slot);
+		return kvd_vfio_why(why, -EINVAL, "\"%.40s\" is no PCI slot; write it as lspci -D does: 0000:00:04.0.",
+				    slot);
 	snprintf(path, sizeof(path), "/sys/bus/pci/devices/%s", slot);
 	err = kvd_vfio_sys_link_name(path, name, sizeof(name));
 	if (err)
-		return kvd_vfio_why(why, -ENXIO, "There is no PCI device at %s; lspci -D lists those that there are.", slot);
+		return kvd_vfio_why(why, -ENXIO, "There is no PCI device at %s; lspci -D lists those that there are.",
+				    slot);
 	snprintf(path, sizeof(path), "/sys/bus/pci/devices/%s/iommu_group", slot);
 	err = kvd_vfio_sys_link_name(path, group, KVD_VFIO_NAME_BYTES);
 	if (err)
 		return kvd_vfio_why(why, -EOPNOTSUPP,
-				    "The device at %s is behind no IOMMU; switch it on in the firmware (VT-d, AMD-Vi), and boot with "
-				    "intel_iommu=on or amd_iommu=on.", slot);
+				    "The device at %s is behind no IOMMU; switch it on in the firmware (VT-d, AMD-Vi), "
+				    "and boot with intel_iommu=on or amd_iommu=on.", slot);
 	snprintf(path, sizeof(path), "/sys/bus/pci/devices/%s/driver", slot);
 	err = kvd_vfio_sys_link_name(path, name, sizeof(name));
 	if (err)
-		return kvd_vfio_why(why, -ENXIO, "No driver has the device at %s; bind it: driverctl set-override %s vfio-pci.",
+		return kvd_vfio_why(why, -ENXIO,
+				    "No driver has the device at %s; bind it: driverctl set-override %s vfio-pci.",
 				    slot, slot);
 	/* The variants of it for single vendors are named after it. */
 	if (!strstr(name, "vfio"))
-		return kvd_vfio_why(why, -EBUSY, "The device at %s belongs to the driver %s; bind it: driverctl set-override %s "
+		return kvd_vfio_why(why, -EBUSY,
+				    "The device at %s belongs to the driver %s; bind it: driverctl set-override %s "
 				    "vfio-pci.", slot, name, slot);
 	return 0;
 }

@@ -44,8 +44,8 @@ static int parse_info(struct vfio_kernel *kernel, const struct vfio_iommu_type1_
 	struct vfio_iommu_type1_info_dma_avail available;
 	const void *capability;
 	size_t room;
-	int err = kvd_vfio_capability(info, bytes, chain, VFIO_IOMMU_TYPE1_INFO_DMA_AVAIL, sizeof(available), &capability,
-				      &room);
+	int err = kvd_vfio_capability(info, bytes, chain, VFIO_IOMMU_TYPE1_INFO_DMA_AVAIL, sizeof(available),
+				      &capability, &room);
 
 	if (!err) {
 		memcpy(&available, capability, sizeof(available));
@@ -54,7 +54,8 @@ static int parse_info(struct vfio_kernel *kernel, const struct vfio_iommu_type1_
 	} else if (err != -ENOENT) {
 		return err;
 	}
-	err = kvd_vfio_capability(info, bytes, chain, VFIO_IOMMU_TYPE1_INFO_CAP_IOVA_RANGE, sizeof(ranges), &capability, &room);
+	err = kvd_vfio_capability(info, bytes, chain, VFIO_IOMMU_TYPE1_INFO_CAP_IOVA_RANGE, sizeof(ranges),
+				  &capability, &room);
 	if (err == -ENOENT) {
 		kvd_vfio_kernel_range(kernel, 0, UINT64_MAX);
 		return 0;
@@ -128,14 +129,16 @@ static int open_group(struct vfio_kernel *kernel, const char *slot, const char *
 	err = kvd_vfio_sys_open(path);
 	if (err == -ENOENT && is_without_iommu(group))
 		return kvd_vfio_why(why, -EOPNOTSUPP,
-				    "The device at %s is behind no IOMMU, and kvd does not use VFIO's mode without one; switch the "
-				    "IOMMU on in the firmware.", slot);
+				    "The device at %s is behind no IOMMU, and kvd does not use VFIO's mode without "
+				    "one; switch the IOMMU on in the firmware.", slot);
 	if (err == -ENOENT)
-		return kvd_vfio_why(why, err, "%s, the group of %s, is missing; load the driver: modprobe vfio-pci.", path, slot);
+		return kvd_vfio_why(why, err, "%s, the group of %s, is missing; load the driver: modprobe vfio-pci.",
+				    path, slot);
 	if (err == -EACCES || err == -EPERM)
 		return kvd_vfio_why(why, err, "kvd may not open %s; give it to kvd's user, best by a udev rule.", path);
 	if (err == -EBUSY)
-		return kvd_vfio_why(why, err, "Another process uses the group of %s (%s); end it (fuser -v %s).", slot, path, path);
+		return kvd_vfio_why(why, err, "Another process uses the group of %s (%s); end it (fuser -v %s).", slot,
+				    path, path);
 	if (err < 0)
 		return kvd_vfio_why(why, err, "%s can't be opened (%s).", path, strerror(-err));
 	kernel->group = err;
@@ -144,8 +147,9 @@ static int open_group(struct vfio_kernel *kernel, const char *slot, const char *
 		return kvd_vfio_why(why, err, "The state of group %s can't be read (%s).", group, strerror(-err));
 	if (!(status.flags & VFIO_GROUP_FLAGS_VIABLE))
 		return kvd_vfio_why(why, -EPERM,
-				    "Group %s of %s is not viable: bind each device in /sys/kernel/iommu_groups/%s/devices to "
-				    "vfio-pci, or to no driver.", group, slot, group);
+				    "Group %s of %s is not viable: bind each device in "
+				    "/sys/kernel/iommu_groups/%s/devices to vfio-pci, or to no driver.", group, slot,
+				    group);
 	return 0;
 }
 
@@ -156,12 +160,14 @@ static int open_container(struct vfio_kernel *kernel, char *why)
 	if (err == -EACCES || err == -EPERM)
 		return kvd_vfio_why(why, err, "kvd may not open /dev/vfio/vfio; its mode should be 0666.");
 	if (err < 0)
-		return kvd_vfio_why(why, err, "/dev/vfio/vfio can't be opened (%s); load the driver: modprobe vfio-pci.",
+		return kvd_vfio_why(why, err,
+				    "/dev/vfio/vfio can't be opened (%s); load the driver: modprobe vfio-pci.",
 				    strerror(-err));
 	kernel->container = err;
 	if (kvd_vfio_sys_ioctl(kernel->container, VFIO_GET_API_VERSION, NULL) != VFIO_API_VERSION ||
 	    kvd_vfio_sys_ioctl(kernel->container, VFIO_CHECK_EXTENSION, (void *)(uintptr_t)VFIO_TYPE1v2_IOMMU) <= 0)
-		return kvd_vfio_why(why, -EOPNOTSUPP, "This kernel's VFIO has no type 1 IOMMU; load it: modprobe vfio_iommu_type1.");
+		return kvd_vfio_why(why, -EOPNOTSUPP,
+				    "This kernel's VFIO has no type 1 IOMMU; load it: modprobe vfio_iommu_type1.");
 	return 0;
 }
 
@@ -172,22 +178,24 @@ static int join(struct vfio_kernel *kernel, const char *slot, const char *group,
 	int err = kvd_vfio_sys_ioctl(kernel->group, VFIO_GROUP_SET_CONTAINER, &kernel->container);
 
 	if (err == -EBUSY)
-		return kvd_vfio_why(why, err, "Another process uses the group of %s; end it (fuser -v /dev/vfio/%s).", slot, group);
+		return kvd_vfio_why(why, err, "Another process uses the group of %s; end it (fuser -v /dev/vfio/%s).",
+				    slot, group);
 	if (err)
 		return kvd_vfio_why(why, err, "Group %s can't be put into a container (%s).", group, strerror(-err));
 	err = kvd_vfio_sys_ioctl(kernel->container, VFIO_SET_IOMMU, (void *)(uintptr_t)VFIO_TYPE1v2_IOMMU);
 	if (err == -EPERM)
 		return kvd_vfio_why(why, err,
-				    "The kernel refuses the IOMMU of %s: it does not remap interrupts. Switch that on in the firmware, "
-				    "or load vfio_iommu_type1 with allow_unsafe_interrupts=1.", slot);
+				    "The kernel refuses the IOMMU of %s: it does not remap interrupts. Switch that on "
+				    "in the firmware, or load vfio_iommu_type1 with allow_unsafe_interrupts=1.", slot);
 	if (err)
-		return kvd_vfio_why(why, err, "The kernel refuses the IOMMU of %s (%s); its log says why (dmesg).", slot,
-				    strerror(-err));
+		return kvd_vfio_why(why, err, "The kernel refuses the IOMMU of %s (%s); its log says why (dmesg).",
+				    slot, strerror(-err));
 	snprintf(name, sizeof(name), "%s", slot);
 	err = kvd_vfio_sys_ioctl(kernel->group, VFIO_GROUP_GET_DEVICE_FD, name);
 	if (err < 0)
-		return kvd_vfio_why(why, err, "The device at %s can't be had from group %s (%s); the kernel's log says why (dmesg).",
-				    slot, group, strerror(-err));
+		return kvd_vfio_why(why, err,
+				    "The device at %s can't be had from group %s (%s); the kernel's log "
+				    "says why (dmesg).", slot, group, strerror(-err));
 	kernel->device = err;
 	return 0;
 }

@@ -66,7 +66,8 @@ static int open_nodes(struct vfio_kernel *kernel, const char *node, char *why)
 		int fd = kvd_vfio_sys_open(path);
 
 		if (fd == -EACCES || fd == -EPERM)
-			return kvd_vfio_why(why, fd, "kvd may not open %s; give it to kvd's user, best by a udev rule.", path);
+			return kvd_vfio_why(why, fd, "kvd may not open %s; give it to kvd's user, best by a udev rule.",
+					    path);
 		if (fd < 0)
 			return kvd_vfio_why(why, fd, "%s can't be opened (%s).", path, strerror(-fd));
 		*into[i] = fd;
@@ -83,12 +84,13 @@ static int bind_device(struct vfio_kernel *kernel, const char *slot, const char 
 	int err = kvd_vfio_sys_ioctl(kernel->device, KVD_UAPI_BIND_IOMMUFD, &bind);
 
 	if (err == -EBUSY)
-		return kvd_vfio_why(why, err, "Another process uses the device at %s; end it (fuser -v /dev/vfio/devices/%s).",
+		return kvd_vfio_why(why, err,
+				    "Another process uses the device at %s; end it (fuser -v /dev/vfio/devices/%s).",
 				    slot, node);
 	if (err == -EPERM)
 		return kvd_vfio_why(why, err,
-				    "The kernel refuses the IOMMU of %s: it does not remap interrupts, or another driver has a device "
-				    "of its group. Bind these to vfio-pci.", slot);
+				    "The kernel refuses the IOMMU of %s: it does not remap interrupts, or another "
+				    "driver has a device of its group. Bind these to vfio-pci.", slot);
 	if (!err)
 		err = kvd_vfio_sys_ioctl(kernel->container, KVD_UAPI_IOAS_ALLOC, &alloc);
 	kernel->ioas = alloc.ioas;
@@ -98,8 +100,8 @@ static int bind_device(struct vfio_kernel *kernel, const char *slot, const char 
 	if (!err)
 		err = read_ranges(kernel);
 	if (err)
-		return kvd_vfio_why(why, err, "The kernel refuses the IOMMU of %s (%s); its log says why (dmesg).", slot,
-				    strerror(-err));
+		return kvd_vfio_why(why, err, "The kernel refuses the IOMMU of %s (%s); its log says why (dmesg).",
+				    slot, strerror(-err));
 	return 0;
 }
 

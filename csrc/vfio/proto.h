@@ -1,7 +1,8 @@
 /*
  * The messages of vfio-user, as the public specification has them (QEMU's documentation, "vfio-user Protocol
- * Specification"). Where it says that a payload is a structure of the kernel's VFIO, that one is taken from linux/vfio.h:
- * struct vfio_region_info with its capabilities, struct vfio_irq_info, struct vfio_irq_set, and the flags of all.
+ * Specification"). Where it says that a payload is a structure of the kernel's VFIO, that one is taken from
+ * linux/vfio.h: struct vfio_region_info with its capabilities, struct vfio_irq_info, struct vfio_irq_set, and the flags
+ * of all.
  *
  * All words are in the byte order of the host. Message = header + payload; `bytes` of the header counts both.
  * A command is answered by a reply with the same id and command, unless it carries NO_REPLY. An error reply is a

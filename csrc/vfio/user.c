@@ -30,7 +30,8 @@ static int connect_to(const char *path, uint32_t deadline_ms, char *why, int *ou
 	int fd, err;
 
 	if (strlen(path) >= sizeof(address.sun_path))
-		return kvd_vfio_why(why, -ENAMETOOLONG, "The socket's path is longer than %zu characters; choose a shorter one.",
+		return kvd_vfio_why(why, -ENAMETOOLONG,
+				    "The socket's path is longer than %zu characters; choose a shorter one.",
 				    sizeof(address.sun_path) - 1);
 	strcpy(address.sun_path, path);
 	fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
@@ -43,7 +44,8 @@ static int connect_to(const char *path, uint32_t deadline_ms, char *why, int *ou
 	}
 	err = errno == EAGAIN ? -ETIMEDOUT : -errno;
 	close(fd);
-	return kvd_vfio_why(why, err, "Nobody answers at %.100s (%s); start the device's server there.", path, strerror(-err));
+	return kvd_vfio_why(why, err, "Nobody answers at %.100s (%s); start the device's server there.", path,
+			    strerror(-err));
 }
 
 /* A capability of the server, or what holds without it. */
@@ -160,20 +162,23 @@ static int meet(struct vfio_user *user, const char *path, char *why)
 	int err = negotiate(user);
 
 	if (err == -EPROTONOSUPPORT)
-		return kvd_vfio_why(why, err, "The server at %.100s speaks another version of vfio-user than %d.%d; upgrade it.",
+		return kvd_vfio_why(why, err,
+				    "The server at %.100s speaks another version of vfio-user than %d.%d; upgrade it.",
 				    path, KVD_VFU_MAJOR, KVD_VFU_MINOR);
 	if (!err)
 		err = discover(user);
 	if (err)
-		return kvd_vfio_why(why, err, "The server at %.100s does not speak vfio-user as it should (%s); see whether it is a "
-				    "PCI device's, and free.", path, strerror(-err));
+		return kvd_vfio_why(why, err,
+				    "The server at %.100s does not speak vfio-user as it should (%s); see whether it "
+				    "is a PCI device's, and free.", path, strerror(-err));
 	strcpy(user->vfio.info.transport, "vfio-user");
 	return kvd_vfio_start(&user->vfio, why);
 }
 
 int kvd_vfio_open_user(const char *socket_path, uint32_t deadline_ms, char *why, kvd_vfio **out)
 {
-	const size_t room = sizeof(struct kvd_vfu_header) + sizeof(struct kvd_vfu_dma_access) + KVD_VFU_DEFAULT_XFER_BYTES;
+	const size_t room = sizeof(struct kvd_vfu_header) + sizeof(struct kvd_vfu_dma_access) +
+			    KVD_VFU_DEFAULT_XFER_BYTES;
 	struct vfio_user *user = calloc(1, sizeof(*user));
 	int fd = -1, err;
 

@@ -134,7 +134,8 @@ static int user_read(struct kvd_vfio *vfio, uint32_t region, uint64_t offset, vo
 
 	for (uint32_t at = 0, piece; at < bytes && !err; at += piece) {
 		piece = bytes - at < user->xfer_bytes ? bytes - at : user->xfer_bytes;
-		err = read_piece(user, (struct kvd_vfu_region_access){offset + at, region, piece}, (uint8_t *)data + at);
+		err = read_piece(user, (struct kvd_vfu_region_access){offset + at, region, piece},
+				 (uint8_t *)data + at);
 	}
 	return err;
 }

@@ -90,7 +90,8 @@ static int read_identity(struct kvd_vfio *vfio)
 	if (!err)
 		err = vfio->ops->read(vfio, KVD_VFIO_CONFIG, PCI_DEVICE_ID, &device, sizeof(device));
 	if (!err)
-		err = vfio->ops->read(vfio, KVD_VFIO_CONFIG, PCI_CLASS_REVISION, &class_revision, sizeof(class_revision));
+		err = vfio->ops->read(vfio, KVD_VFIO_CONFIG, PCI_CLASS_REVISION, &class_revision,
+				      sizeof(class_revision));
 	if (err)
 		return err;
 	if (vendor == VENDOR_NONE)
@@ -110,7 +111,8 @@ int kvd_vfio_start(struct kvd_vfio *vfio, char *why)
 		return kvd_vfio_why(why, -EPROTO, "The device has no usable configuration space; it is no PCI device.");
 	err = read_identity(vfio);
 	if (err)
-		return kvd_vfio_why(why, err, "Configuration space can't be read (%s); see whether the device is still there.",
+		return kvd_vfio_why(why, err,
+				    "Configuration space can't be read (%s); see whether the device is still there.",
 				    strerror(-err));
 	err = set_mastering(vfio, true);
 	if (err)
@@ -159,7 +161,8 @@ int kvd_vfio_is_gone(kvd_vfio *vfio)
 }
 
 /* The region if the stretch is inside of it, or NULL. */
-static const struct kvd_vfio_part *part_with(const struct kvd_vfio *vfio, uint32_t region, uint64_t offset, uint64_t bytes)
+static const struct kvd_vfio_part *part_with(const struct kvd_vfio *vfio, uint32_t region, uint64_t offset,
+					     uint64_t bytes)
 {
 	const struct kvd_vfio_part *part;
 

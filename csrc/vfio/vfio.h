@@ -5,8 +5,8 @@
  * A handle is used by one thread at a time. Calls return 0 or -errno; -ENODEV means that the device is gone (it was
  * removed, or the other process has died or answers what can't be), and from then on every call but kvd_vfio_close
  * returns it. No call waits longer for another process than the deadline that was given at open: after that it returns
- * -ETIMEDOUT and the handle is gone too, as what the device still does is unknown. The kernel's own calls can't be given
- * a deadline; the one that takes long is a DMA mapping, by its size.
+ * -ETIMEDOUT and the handle is gone too, as what the device still does is unknown. The kernel's own calls can't be
+ * given a deadline; the one that takes long is a DMA mapping, by its size.
  */
 #ifndef KVD_VFIO_VFIO_H
 #define KVD_VFIO_VFIO_H
@@ -74,8 +74,8 @@ void kvd_vfio_info(const kvd_vfio *vfio, struct kvd_vfio_info *out);
 /* A descriptor that gets readable when the device goes (vfio-user: the socket), or -1. Owned by the handle. */
 int kvd_vfio_gone_fd(const kvd_vfio *vfio);
 /*
- * Is the device gone? One look, no wait. Of vfio-user's server it also answers what that has asked meanwhile; so this is
- * to be called when the descriptor above is readable. The kernel's device is gone when it reads as all ones.
+ * Is the device gone? One look, no wait. Of vfio-user's server it also answers what that has asked meanwhile; so this
+ * is to be called when the descriptor above is readable. The kernel's device is gone when it reads as all ones.
  */
 int kvd_vfio_is_gone(kvd_vfio *vfio);
 
@@ -84,8 +84,8 @@ int kvd_vfio_read(kvd_vfio *vfio, uint32_t region, uint64_t offset, void *data, 
 int kvd_vfio_write(kvd_vfio *vfio, uint32_t region, uint64_t offset, const void *data, uint32_t bytes);
 
 /*
- * Map a stretch of a region, from a page of the host on; -EINVAL where the device does not let it be mapped; -ENOSPC: 64
- * are mapped. Unmapped at close.
+ * Map a stretch of a region, from a page of the host on; -EINVAL where the device does not let it be mapped; -ENOSPC:
+ * 64 are mapped. Unmapped at close.
  */
 int kvd_vfio_region_map(kvd_vfio *vfio, uint32_t region, uint64_t offset, uint64_t bytes, void **out);
 /*
@@ -101,9 +101,9 @@ int kvd_vfio_store64(void *address, uint64_t value);
 
 /*
  * Let the device reach `bytes` of memory at `iova`. `fd` and `fd_offset` say which file the memory at `address` is a
- * shared mapping of (vfio-user passes the descriptor); -1: memory without a file, for which a server has to ask piece by
- * piece (kvd_vfio_is_gone). All are multiples of iova_page_bytes. -ENOSPC: more mappings than the kernel or the device
- * allows; -ENOMEM: RLIMIT_MEMLOCK; -EEXIST: overlaps a mapping; -EINVAL: beyond iova_first to iova_last.
+ * shared mapping of (vfio-user passes the descriptor); -1: memory without a file, for which a server has to ask piece
+ * by piece (kvd_vfio_is_gone). All are multiples of iova_page_bytes. -ENOSPC: more mappings than the kernel or the
+ * device allows; -ENOMEM: RLIMIT_MEMLOCK; -EEXIST: overlaps a mapping; -EINVAL: beyond iova_first to iova_last.
  */
 int kvd_vfio_dma_map(kvd_vfio *vfio, void *address, uint64_t bytes, uint64_t iova, int fd, uint64_t fd_offset,
 		     int writable);
@@ -111,8 +111,8 @@ int kvd_vfio_dma_map(kvd_vfio *vfio, void *address, uint64_t bytes, uint64_t iov
 int kvd_vfio_dma_unmap(kvd_vfio *vfio, uint64_t iova, uint64_t bytes);
 
 /*
- * Signal eventfds for the vectors of an interrupt from `first` (-1: none for this vector), KVD_VFIO_VECTORS_MAX at most;
- * count 0 switches all off. Some kernels take no vector beyond those of the first call until all are off.
+ * Signal eventfds for the vectors of an interrupt from `first` (-1: none for this vector), KVD_VFIO_VECTORS_MAX at
+ * most; count 0 switches all off. Some kernels take no vector beyond those of the first call until all are off.
  */
 int kvd_vfio_irqs(kvd_vfio *vfio, uint32_t irq, uint32_t first, uint32_t count, const int *eventfds);
 /* Function-level reset. DMA mappings stay, interrupts are off, also ERROR and REQUEST. -EOPNOTSUPP: can_reset is 0. */

@@ -22,10 +22,12 @@ static _Alignas(SERVER_PAGE_BYTES) uint8_t memory[SERVER_PAGE_BYTES];
 /* The answers that have no payload, or one whose length is free. */
 static bool is_harmless(uint16_t command, enum server_fault fault)
 {
-	bool empty = command == KVD_VFU_DMA_MAP || command == KVD_VFU_DEVICE_SET_IRQS || command == KVD_VFU_DEVICE_RESET;
+	bool empty = command == KVD_VFU_DMA_MAP || command == KVD_VFU_DEVICE_SET_IRQS ||
+		     command == KVD_VFU_DEVICE_RESET;
 	bool early_hang_up = command == KVD_VFU_DEVICE_RESET && fault == FAULT_HANG_UP_EARLY;
 
-	return !fault || fault >= FAULT_STRAY_FDS || ((fault == FAULT_SHORT || fault == FAULT_EMPTY) && empty && !early_hang_up);
+	return !fault || fault >= FAULT_STRAY_FDS || ((fault == FAULT_SHORT || fault == FAULT_EMPTY) && empty &&
+						      !early_hang_up);
 }
 
 static int expected(uint16_t command, enum server_fault fault)

@@ -44,7 +44,8 @@ static uint64_t draw(uint64_t *at)
 static uint64_t draw_number(uint64_t *at)
 {
 	static const uint64_t edges[] = {
-		0, 1, 7, 8, 16, 32, 48, 4095, 4096, 8192, 1 << 20, (1 << 20) + 1, INT32_MAX, UINT32_MAX, INT64_MAX, UINT64_MAX,
+		0, 1, 7, 8, 16, 32, 48, 4095, 4096, 8192, 1 << 20, (1 << 20) + 1,
+		INT32_MAX, UINT32_MAX, INT64_MAX, UINT64_MAX,
 	};
 
 	return draw(at) % 2 ? edges[draw(at) % (sizeof(edges) / sizeof(edges[0]))] : draw(at);
@@ -60,7 +61,8 @@ struct noise {
 /* A right answer, as far as this server knows one; its payload's bytes. */
 static size_t right_answer(uint16_t command, const uint8_t *in, uint8_t *out)
 {
-	static const char json[] = "{\"capabilities\":{\"max_msg_fds\":4,\"max_data_xfer_size\":512,\"max_dma_maps\":4}}";
+	static const char json[] =
+		"{\"capabilities\":{\"max_msg_fds\":4,\"max_data_xfer_size\":512,\"max_dma_maps\":4}}";
 	struct kvd_vfu_device_info info = {sizeof(info), VFIO_DEVICE_FLAGS_PCI | VFIO_DEVICE_FLAGS_RESET, 9, 5};
 	struct vfio_region_info region;
 	struct kvd_vfu_region_access access;
@@ -216,7 +218,8 @@ static bool act(kvd_vfio *vfio, uint64_t *at, uint8_t *memory, int memory_fd)
 		break;
 	case 2:
 	case 3:
-		kvd_vfio_dma_map(vfio, memory, draw(at) % 3 * 4096, IOVA + draw(at) % 3 * 4096, memory_fd, 0, (int)(draw(at) % 2));
+		kvd_vfio_dma_map(vfio, memory, draw(at) % 3 * 4096, IOVA + draw(at) % 3 * 4096, memory_fd, 0,
+				 (int)(draw(at) % 2));
 		break;
 	case 4:
 		kvd_vfio_dma_unmap(vfio, IOVA + draw(at) % 3 * 4096, draw(at) % 3 * 4096);

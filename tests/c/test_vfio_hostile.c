@@ -48,6 +48,7 @@ static void test_version(void **state)
 
 static void test_capabilities(void **state)
 {
+	struct server no_end = {.json = "{} ", .fault = FAULT_SHORT, .fault_command = KVD_VFU_VERSION};
 	static char deep[KVD_VFU_VERSION_BYTES_MAX], long_text[KVD_VFU_VERSION_BYTES_MAX + 8];
 
 	(void)state;
@@ -62,6 +63,7 @@ static void test_capabilities(void **state)
 	assert_int_equal(open_with_json("{\"capabilities\":{\"pgsizes\":4294967296}}"), -EPROTO);
 	assert_int_equal(open_with_json("{\"capabilities\":{\"max_msg_fds\":-1}}"), -EPROTO);
 	assert_int_equal(open_with_json("not json"), -EPROTO);
+	assert_int_equal(open_with(&no_end), -EPROTO); /* good JSON, but for the NUL */
 	memset(deep, '[', sizeof(deep) - 1);
 	assert_int_equal(open_with_json(deep), -EPROTO);
 	memset(long_text, ' ', sizeof(long_text) - 1);

@@ -29,7 +29,8 @@ static void test_json(void **state)
 		uint64_t value;
 	} cases[] = {
 		{"{\"capabilities\":{\"n\":8}}", 0, 8},
-		{" { \"a\" : [ 1.5e3 , { \"n\": 1 } , [] ], \"capabilities\" : { \"m\":\"\\\"n\\\":9\", \"n\" : 7 } } ", 0, 7},
+		{" { \"a\" : [ 1.5e3 , { \"n\": 1 } , [] ], "
+		 "\"capabilities\" : { \"m\":\"\\\"n\\\":9\", \"n\" : 7 } } ", 0, 7},
 		{"{\"capabilities\":{\"n\":18446744073709551615}}", 0, UINT64_MAX},
 		{"{\"capabilities\":{\"n\":3,\"n\":4}}", 0, 3},
 		{"{\"n\":1,\"capabilities\":{\"o\":{\"n\":2}}}", -ENOENT, 0},

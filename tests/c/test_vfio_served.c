@@ -29,7 +29,8 @@ static kvd_vfio *client_of(struct server *server)
 	for (uint32_t i = 0; i < sizeof(memory); i++)
 		memory[i] = (uint8_t)(i % 251);
 	assert_int_equal(kvd_vfio_dma_map(vfio, memory, MEMORY_BYTES, IOVA, -1, 0, 1), 0);
-	assert_int_equal(kvd_vfio_dma_map(vfio, memory + MEMORY_BYTES, NEIGHBOUR_BYTES, IOVA + MEMORY_BYTES, -1, 0, 0), 0);
+	assert_int_equal(kvd_vfio_dma_map(vfio, memory + MEMORY_BYTES, NEIGHBOUR_BYTES, IOVA + MEMORY_BYTES, -1, 0, 0),
+			 0);
 	return vfio;
 }
 

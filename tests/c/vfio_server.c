@@ -13,7 +13,8 @@
 
 #define CAPABILITIES \
 	"{ \"capabilities\": {\"max_msg_fds\": 8, \"max_data_xfer_size\": 1048576, \"max_dma_maps\": 3,\n" \
-	"  \"pgsizes\": 4096, \"migration\": {\"pgsize\": 4096}, \"twin_socket\": {\"supported\": false}}, \"x\": [1, {}] }"
+	"  \"pgsizes\": 4096, \"migration\": {\"pgsize\": 4096},\n" \
+	"  \"twin_socket\": {\"supported\": false}}, \"x\": [1, {}] }"
 
 enum { SERVER_ROOM = (1 << 20) + 4096 };
 
@@ -260,7 +261,8 @@ static bool on_request(struct server *server)
 		memcpy(server->out, server->in, sizeof(struct kvd_vfu_dma_unmap));
 		return server_answer(server, server->out, sizeof(struct kvd_vfu_dma_unmap), 0, NULL, 0);
 	default:
-		return server_answer(server, NULL, 0, server->header.command == KVD_VFU_DEVICE_RESET ? 0 : ENOTSUP, NULL, 0);
+		return server_answer(server, NULL, 0, server->header.command == KVD_VFU_DEVICE_RESET ? 0 : ENOTSUP,
+				     NULL, 0);
 	}
 }
 

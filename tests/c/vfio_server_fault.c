@@ -84,7 +84,9 @@ static bool in_pieces(struct server *server, const void *message, size_t bytes, 
 
 static bool flood(struct server *server)
 {
-	struct kvd_vfu_header header = {.command = KVD_VFU_DMA_READ, .bytes = sizeof(header) + 16, .flags = KVD_VFU_NO_REPLY};
+	struct kvd_vfu_header header = {
+		.command = KVD_VFU_DMA_READ, .bytes = sizeof(header) + 16, .flags = KVD_VFU_NO_REPLY,
+	};
 	struct kvd_vfu_dma_access access = {.count = 8};
 
 	while (server_send(server, &header, &access, sizeof(access), NULL, 0))
@@ -92,7 +94,8 @@ static bool flood(struct server *server)
 	return false;
 }
 
-static bool with_fds(struct server *server, struct kvd_vfu_header *header, const void *payload, size_t bytes, uint32_t n)
+static bool with_fds(struct server *server, struct kvd_vfu_header *header, const void *payload, size_t bytes,
+		     uint32_t n)
 {
 	int fds[FAULT_FDS];
 

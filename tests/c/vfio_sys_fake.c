@@ -124,7 +124,8 @@ static int iommu_info(struct vfio_iommu_type1_info *out)
 	info.info.argsz = fake.info_needs ? fake.info_needs : (uint32_t)sizeof(info);
 	if (fake.available || fake.n_ranges) {
 		info.info.flags |= VFIO_IOMMU_INFO_CAPS;
-		info.info.cap_offset = fake.available ? offsetof(struct fake_info, available) : offsetof(struct fake_info, ranges);
+		info.info.cap_offset = fake.available ? offsetof(struct fake_info,
+								 available) : offsetof(struct fake_info, ranges);
 	}
 	info.available.header = (struct vfio_info_cap_header){
 		VFIO_IOMMU_TYPE1_INFO_DMA_AVAIL, 1, fake.n_ranges ? offsetof(struct fake_info, ranges) : 0,
@@ -271,7 +272,8 @@ static int iommu_ioctl(unsigned long request, void *argument)
 		assert(ioas->ioas == 5 && ioas->flags & KVD_UAPI_MAP_FIXED && ioas->flags & KVD_UAPI_MAP_READABLE);
 		return map(ioas->iova, ioas->bytes, ioas->flags & KVD_UAPI_MAP_WRITEABLE);
 	case KVD_UAPI_IOAS_UNMAP:
-		return unmap(((struct kvd_uapi_ioas_unmap *)argument)->iova, &((struct kvd_uapi_ioas_unmap *)argument)->bytes);
+		return unmap(((struct kvd_uapi_ioas_unmap *)argument)->iova,
+			     &((struct kvd_uapi_ioas_unmap *)argument)->bytes);
 	default:
 		return -ENOTTY;
 	}
