@@ -34,6 +34,7 @@ struct kvd_rebuild {
 	const char *reason;               /* of that loss */
 	const struct kvd_session *changed; /* the session of the intent */
 	enum kvd_provisional provisional[KVD_ENGINE_SLOTS_MAX]; /* its slots */
+	bool happened;                    /* the command of the intent */
 	bool scratch;                     /* the intent's table is to be kept */
 	uint64_t *units;                  /* a bit for each unit of the heap that a table has */
 	uint64_t *contested;              /* the same for what two tables claimed, in this pass or before */

@@ -48,7 +48,7 @@ static void fill_buffer(uint64_t *buffer)
 /* Half of the commands MAP; a session is destroyed seldom enough to hold something. */
 static uint16_t draw_op(void)
 {
-	uint16_t op = (uint16_t)(draw() % (KVD_ABI_OP_RESIZE + 2));
+	uint16_t op = (uint16_t)(draw() % (KVD_ABI_OP_RESIZE + 1));
 
 	return draw() % 2 || (op == KVD_ABI_OP_SESSION_DESTROY && draw() % 8) ? KVD_ABI_OP_MAP : op;
 }

@@ -1,0 +1,268 @@
+/*
+ * A reader and the writer in every order, without threads: the writer's commands are executed at each place where the reader
+ * is about to look (kvd_prefix_looks), and a reader runs after each store of a command (kvd_engine_stored). What a reader says
+ * must have been true at some moment while it read, or be BUSY.
+ */
+#include <stdlib.h>
+
+#include "test_prefix.h"
+
+#define BLOCKS 10u
+#define SCRIPT_MAX 4u
+#define LOOKS_MAX 4000u
+#define NOBODY 2u /* for a removal: whoever holds it */
+#define FILLERS 400u
+
+enum chain { CHAIN_A, CHAIN_B, CHAIN_TORN, CHAIN_COUNT };
+
+/* A command of the writer; `op` 0: grow the hash by many other entries. */
+struct act {
+	uint16_t op;
+	uint32_t session;
+	enum chain chain;
+	uint32_t first;
+	uint32_t count;
+};
+
+/* What is there at first, what the writer does meanwhile, and what is asked for. */
+struct scene {
+	struct act before[2];
+	struct act script[SCRIPT_MAX];
+	enum chain asked;
+};
+
+static const struct scene scenes[] = {
+	/* Whole, and gone. */
+	{{{KVD_ABI_OP_PREFIX_INSERT, 0, CHAIN_A, 0, BLOCKS}},
+	 {{KVD_ABI_OP_PREFIX_REMOVE, NOBODY, CHAIN_A, 0, BLOCKS}},
+	 CHAIN_A},
+	/* The second half goes, and comes with another holder. */
+	{{{KVD_ABI_OP_PREFIX_INSERT, 0, CHAIN_A, 0, BLOCKS}},
+	 {{KVD_ABI_OP_PREFIX_REMOVE, NOBODY, CHAIN_A, 5, 5}, {KVD_ABI_OP_PREFIX_INSERT, 1, CHAIN_A, 5, 5}},
+	 CHAIN_A},
+	/* The entries of A become those of B: half a name of each is nothing. */
+	{{{KVD_ABI_OP_PREFIX_INSERT, 0, CHAIN_A, 0, BLOCKS}},
+	 {{KVD_ABI_OP_PREFIX_REMOVE, NOBODY, CHAIN_A, 2, 8}, {KVD_ABI_OP_PREFIX_INSERT, 1, CHAIN_B, 2, 8}},
+	 CHAIN_TORN},
+	/* The same, after the reader saw them free. */
+	{{{KVD_ABI_OP_PREFIX_INSERT, 0, CHAIN_A, 0, BLOCKS}, {KVD_ABI_OP_PREFIX_REMOVE, NOBODY, CHAIN_A, 2, 8}},
+	 {{KVD_ABI_OP_PREFIX_INSERT, 1, CHAIN_B, 2, 8}},
+	 CHAIN_TORN},
+	{{{KVD_ABI_OP_PREFIX_INSERT, 0, CHAIN_A, 0, BLOCKS}, {KVD_ABI_OP_PREFIX_REMOVE, NOBODY, CHAIN_A, 2, 8}},
+	 {{KVD_ABI_OP_PREFIX_INSERT, 1, CHAIN_A, 2, 8}},
+	 CHAIN_A},
+	/* Nothing, and whole. */
+	{{{0}}, {{KVD_ABI_OP_PREFIX_INSERT, 1, CHAIN_A, 0, BLOCKS}}, CHAIN_A},
+	/* The end is there, the beginning comes and goes. */
+	{{{KVD_ABI_OP_PREFIX_INSERT, 0, CHAIN_A, 3, 7}},
+	 {{KVD_ABI_OP_PREFIX_INSERT, 1, CHAIN_A, 0, 3}, {KVD_ABI_OP_PREFIX_REMOVE, 1, CHAIN_A, 0, 3}},
+	 CHAIN_A},
+	/* The holder goes. */
+	{{{KVD_ABI_OP_PREFIX_INSERT, 0, CHAIN_A, 0, BLOCKS}}, {{KVD_ABI_OP_SESSION_DESTROY, 0, 0, 0, 0}}, CHAIN_A},
+	/* Every chain of the hash is split, some of them more than once. */
+	{{{KVD_ABI_OP_PREFIX_INSERT, 0, CHAIN_A, 0, BLOCKS}}, {{KVD_ABI_OP_COUNT, 1, 0, 0, 0}}, CHAIN_A},
+};
+
+static struct {
+	kvd_engine *engine;
+	const struct scene *scene;
+	uint64_t session[2];
+	uint64_t hashes[CHAIN_COUNT][BLOCKS * TEST_WORDS];
+	uint32_t acts_left[2];   /* looks before each half of the script; 0: it is done */
+	uint32_t done;           /* acts of the script */
+	struct prefix_reply true_answers[SCRIPT_MAX * BLOCKS + 2];
+	uint32_t true_count;
+	uint32_t looks;
+	bool armed;
+	bool storing;
+	uint64_t inner_reads;
+	uint64_t inner_busy;
+} test;
+
+static struct prefix_reply ask(enum chain chain)
+{
+	struct blocks blocks = {.key = 3, .count = BLOCKS, .hash_bytes = TEST_WORDS * 8, .hashes = test.hashes[chain]};
+	struct kvd_abi_cmd cmd = prefix_cmd(KVD_ABI_OP_PREFIX_MATCH, 0, &blocks);
+	struct kvd_abi_cpl cpl;
+
+	kvd_engine_read(test.engine, &cmd, &cpl);
+	return (struct prefix_reply){cpl.status, cpl.result0, cpl.result1};
+}
+
+static void note_truth(void)
+{
+	test.true_answers[test.true_count++] = ask(test.scene->asked);
+}
+
+static bool is_true(struct prefix_reply reply)
+{
+	for (uint32_t i = 0; i < test.true_count; i++) {
+		if (reply.result0 == test.true_answers[i].result0 && reply.result1 == test.true_answers[i].result1)
+			return true;
+	}
+	return false;
+}
+
+/* Other entries, in a namespace of their own, so many that the hash is split all over. */
+static void grow(void)
+{
+	static uint64_t hashes[TEST_WORDS * 4];
+	struct blocks blocks = {.key = 9, .count = 4, .hash_bytes = TEST_WORDS * 8, .hashes = hashes};
+
+	for (uint32_t i = 0; i < FILLERS; i++) {
+		test_hashes(1000 + i, hashes, 4, TEST_WORDS);
+		assert_reply(insert(test.engine, test.session[1], &blocks), 4, 0);
+	}
+}
+
+static void act(const struct act *what)
+{
+	struct blocks blocks = {.key = 3, .first = what->first, .count = what->count, .hash_bytes = TEST_WORDS * 8,
+				.hashes = test.hashes[what->chain] + what->first * TEST_WORDS};
+	struct kvd_abi_cmd cmd;
+
+	if (what->op == KVD_ABI_OP_COUNT) {
+		grow();
+		return;
+	}
+	cmd = prefix_cmd(what->op, what->session == NOBODY ? 0 : test.session[what->session], &blocks);
+	assert_int_equal(prefix_submit(test.engine, cmd).status, KVD_ABI_STATUS_OK);
+}
+
+/* The next act of the script; what is true afterwards may be answered. */
+static void next_act(void)
+{
+	const struct act *what = &test.scene->script[test.done];
+
+	if (test.done == SCRIPT_MAX || !what->op)
+		return;
+	test.done++;
+	act(what);
+	note_truth();
+}
+
+void kvd_prefix_looks(void);
+void kvd_prefix_looks(void)
+{
+	if (!test.armed)
+		return;
+	test.looks++;
+	test.armed = false;
+	for (uint32_t i = 0; i < 2; i++) {
+		if (test.acts_left[i] && !--test.acts_left[i])
+			next_act();
+	}
+	test.armed = true;
+}
+
+/* A session that goes shortens its chains from their ends; all other commands happen at once. */
+void kvd_engine_stored(void);
+void kvd_engine_stored(void)
+{
+	struct prefix_reply reply;
+
+	if (!test.storing)
+		return;
+	test.storing = false;
+	reply = ask(test.scene->asked);
+	test.inner_reads++;
+	if (reply.status == KVD_ABI_STATUS_BUSY)
+		test.inner_busy++;
+	else if (test.scene->script[0].op == KVD_ABI_OP_SESSION_DESTROY)
+		assert_true(reply.result0 <= BLOCKS && reply.result1 == (reply.result0 ? test.session[0] : 0));
+	else
+		assert_true(is_true(reply));
+	test.storing = true;
+}
+
+static void begin(const struct scene *scene)
+{
+	static const struct kvd_engine_config *config = &test_config;
+
+	test.scene = scene;
+	test.engine = engine_new(config);
+	test.session[0] = session_new(test.engine, 1);
+	test.session[1] = session_new(test.engine, 2);
+	test.done = 0;
+	test.true_count = 0;
+	test.looks = 0;
+	for (uint32_t i = 0; i < 2 && scene->before[i].op; i++)
+		act(&scene->before[i]);
+	note_truth();
+}
+
+/* One reading, with the script's first act after `first` looks and its second after `second`; returns the looks. */
+static uint32_t read_with(const struct scene *scene, uint32_t first, uint32_t second)
+{
+	struct prefix_reply reply;
+
+	begin(scene);
+	test.acts_left[0] = first;
+	test.acts_left[1] = second;
+	test.armed = true;
+	reply = ask(scene->asked);
+	test.armed = false;
+	if (reply.status != KVD_ABI_STATUS_BUSY && (reply.status || !is_true(reply)))
+		fail_msg("scene %td, acts at %u and %u: %lu blocks of %lx were never true", scene - scenes, first, second,
+			 reply.result0, reply.result1);
+	engine_end(test.engine);
+	return test.looks;
+}
+
+static void test_writer_within_a_reader(void **state)
+{
+	(void)state;
+	for (size_t i = 0; i < sizeof(scenes) / sizeof(scenes[0]); i++) {
+		uint32_t looks = read_with(&scenes[i], 0, 0);
+		uint32_t later = scenes[i].script[1].op ? looks : 0;
+
+		assert_true(looks > 0 && looks < LOOKS_MAX);
+		for (uint32_t first = 1; first <= looks; first++) {
+			read_with(&scenes[i], first, 0);
+			for (uint32_t second = first; second <= later; second++)
+				read_with(&scenes[i], first, second);
+		}
+	}
+}
+
+static void test_reader_within_the_writer(void **state)
+{
+	(void)state;
+	for (size_t i = 0; i < sizeof(scenes) / sizeof(scenes[0]); i++) {
+		begin(&scenes[i]);
+		for (uint32_t step = 0; step < SCRIPT_MAX && scenes[i].script[step].op; step++) {
+			struct prefix_reply before = ask(scenes[i].asked);
+			struct prefix_reply after;
+
+			/* What is true after it is known by doing it on tables that are thrown away. */
+			for (uint32_t rehearsal = 0; rehearsal < 2; rehearsal++) {
+				if (rehearsal) {
+					engine_end(test.engine);
+					begin(&scenes[i]);
+					for (uint32_t done = 0; done < step; done++)
+						act(&scenes[i].script[done]);
+					test.true_answers[0] = before;
+					test.true_answers[1] = after;
+					test.true_count = 2;
+				}
+				test.storing = rehearsal;
+				act(&scenes[i].script[step]);
+				test.storing = false;
+				after = ask(scenes[i].asked);
+			}
+		}
+		engine_end(test.engine);
+	}
+	assert_true(test.inner_reads > 1000 && test.inner_busy < test.inner_reads);
+	print_message("%lu readings within commands, %lu of them busy\n", test.inner_reads, test.inner_busy);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_writer_within_a_reader),
+		cmocka_unit_test(test_reader_within_the_writer),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
