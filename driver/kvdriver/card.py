@@ -18,7 +18,8 @@ from kvdriver.registers import Registers, fault_of
 from kvdriver.transport import Interrupt, Region
 
 if TYPE_CHECKING:
-    from kvdriver.memory import Mappable
+    from kvdriver.abi import Tier
+    from kvdriver.device import Mappable
     from kvdriver.registers import CardDescription
     from kvdriver.transport import Transport
 
@@ -55,6 +56,7 @@ class Card:
         self.transport = transport
         self.registers = Registers(transport)
         self._tables = tables
+        self._tiers: dict[Tier, Mappable] = {}
         self._undo = contextlib.ExitStack()
         self.silent = False
         """It did not answer in time: it may wake up and go on."""
@@ -154,6 +156,9 @@ class Card:
         write32(queue + abi.BAR0_QUEUE_DEPTH_AT, self.depth)
         write32(queue + abi.BAR0_QUEUE_VECTOR_AT, VECTOR)
         write64(abi.BAR0_IRQ_MASK_AT, 0)
+        for tier, memory in self._tiers.items():
+            write64(abi.BAR0_TIER_ADDRESS_AT + tier * 8, self.space.of(memory.address, memory.bytes))
+            write64(abi.BAR0_TIER_BYTES_AT + tier * 8, memory.bytes)
         interrupts = self.transport.info.interrupts
         try:
             if interrupts.get(Interrupt.COMPLETIONS, 0):
@@ -163,6 +168,10 @@ class Card:
         except OSError as error:
             raise fault_of(error, "interrupts") from error
         self.registers.enable()
+
+    def keep_tier(self, tier: Tier, memory: Mappable) -> None:
+        """Describe a tier's memory, which is mapped, at the next `start`."""
+        self._tiers[tier] = memory
 
     def stop(self) -> None:
         """Reset the card, so that it reaches for nothing any more."""

@@ -16,6 +16,7 @@ from kvdriver._vfio import ffi, lib
 from kvdriver._wire import Batch, buffers_bytes
 from kvdriver.abi import Status
 from kvdriver.card import ring_fault
+from kvdriver.commands import Gather, Scatter
 from kvdriver.device import Device, Translate
 from kvdriver.faults import DeviceFault, FaultKind, Interrupted
 from kvdriver.inprocess import run, segments
@@ -23,10 +24,11 @@ from kvdriver.inprocess import run, segments
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from kvdriver.abi import Tier
     from kvdriver.card import Card
-    from kvdriver.device import Capabilities, Command, Completion, DeviceStatistics
+    from kvdriver.device import Capabilities, Command, Completion, DeviceStatistics, Mappable
     from kvdriver.inprocess import InProcessDevice
-    from kvdriver.memory import Scratch
+    from kvdriver.memory import AddressSpace
 
 SPIN_US: Final = 200
 """How long a batch is polled for before the interrupt is waited for."""
@@ -124,7 +126,7 @@ class CardDevice(Device):
             card = self._opened()
             cut = list(segments(commands))
             try:
-                batches = list(_pack(card.scratch, cut))
+                batches = list(_pack(card, cut))
                 with trio.CancelScope(shield=True):
                     done = await self._execute(card, batches)
             finally:
@@ -221,6 +223,26 @@ class CardDevice(Device):
             If it was refused.
         """
         return await run(self, command)
+
+    async def map_memory(self, memory: Mappable) -> None:
+        """Let the card reach a memory; see `Device`."""
+        async with self._lock:
+            space = self._opened().space
+            with trio.CancelScope(shield=True):
+                await trio.to_thread.run_sync(space.map, memory)
+
+    async def unmap_memory(self, memory: Mappable) -> None:
+        """Take a memory back; when this returns the card no longer reaches it."""
+        async with self._lock:
+            space = self._opened().space
+            with trio.CancelScope(shield=True):
+                await trio.to_thread.run_sync(space.unmap, memory)
+
+    async def tier_memory(self, tier: Tier, memory: Mappable) -> None:
+        """Say where a tier's frames are. The card is told while it is stopped, so it begins anew."""
+        self._local.give_memory(tier, address=memory.address, size_bytes=memory.bytes)
+        self._opened().keep_tier(tier, memory)
+        await self.restart()
 
     async def check(self) -> list[str]:
         """Check the tables against each other; one sentence for each fault found."""
@@ -322,15 +344,25 @@ class CardDevice(Device):
             card.close()
 
 
+def _reached(space: AddressSpace, command: Command) -> Command:
+    """Return a command with the card's own addresses of what it moves."""
+    if not isinstance(command, Gather | Scatter):
+        return command
+    told = command.transfer
+    scales = space.of(told.scales, told.scales_bytes) if told.scales_bytes else told.scales
+    return replace(command, transfer=replace(told, host=space.of(told.host, told.host_bytes), scales=scales))
+
+
 def _closed() -> DeviceFault:
     return DeviceFault(FaultKind.GONE, "the card was closed")
 
 
-def _pack(scratch: Scratch, cut: list[Sequence[Command]]) -> Iterator[Batch]:
+def _pack(card: Card, cut: list[Sequence[Command]]) -> Iterator[Batch]:
     """Pack all before the first is given away: a number that does not fit stops the whole batch."""
     sizes = [buffers_bytes(segment) for segment in cut]
-    view, address = scratch.take(sum(sizes))
+    view, address = card.scratch.take(sum(sizes))
     at = 0
     for segment, size in zip(cut, sizes, strict=True):
-        yield Batch(segment, memory=(view[at : at + size], address + at))
+        reached = [_reached(card.space, command) for command in segment]
+        yield Batch(reached, memory=(view[at : at + size], address + at))
         at += size

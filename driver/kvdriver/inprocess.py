@@ -27,6 +27,8 @@ from kvdriver.device import (
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    from kvdriver.device import Mappable
+
 SESSIONS_MAX: Final = 1 << 20
 ARENA_BYTES: Final = 16 << 30
 """Address space for the tables; memory is used only as they grow."""
@@ -229,6 +231,20 @@ class InProcessDevice(Device):
             If there is no such tier.
         """
         _raise_errno(lib.kvd_engine_tier_memory(self._opened(), tier, address, size_bytes), f"memory of {tier.name}")
+
+    async def map_memory(self, memory: Mappable) -> None:
+        """Let the device reach a memory: it reaches all of this process."""
+        del memory
+        self._opened()
+
+    async def unmap_memory(self, memory: Mappable) -> None:
+        """Take a memory back; nothing is asked of it between two submits."""
+        del memory
+        self._opened()
+
+    async def tier_memory(self, tier: Tier, memory: Mappable) -> None:
+        """Say where `Gather` and `Scatter` find a tier's frames; see `give_memory`."""
+        self.give_memory(tier, address=memory.address, size_bytes=memory.bytes)
 
     async def check(self) -> list[str]:
         """Check the tables against each other; one sentence for each fault found."""

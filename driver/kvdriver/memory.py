@@ -7,11 +7,12 @@ import errno
 import mmap
 import os
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from kvdriver._vfio import ffi
 
 if TYPE_CHECKING:
+    from kvdriver.device import Mappable
     from kvdriver.transport import Transport
 
 HUGE_BYTES: Final = 2 << 20
@@ -96,14 +97,6 @@ class FileMemory:
         """Unmap it."""
         with suppress(BufferError):
             self._map.close()
-
-
-class Mappable(Protocol):
-    """Memory with a file behind it."""
-
-    fd: int
-    bytes: int
-    address: int
 
 
 class AddressSpace:

@@ -17,8 +17,7 @@ if TYPE_CHECKING:
 
     from kvdriver.abi import Tier
     from kvdriver.address import DeviceAddress
-    from kvdriver.device import Device, Run, Translate
-    from kvdriver.memory import Mappable
+    from kvdriver.device import Device, Mappable, Run, Translate
     from kvdriver.registers import CardDescription
 
 DEADLINE_S: Final = 5.0

@@ -19,9 +19,9 @@ from kvdriver.inprocess import run
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from kvdriver.abi import Tier
     from kvdriver.card import Card
-    from kvdriver.device import Capabilities, Command, Completion, DeviceStatistics
-    from kvdriver.memory import Mappable
+    from kvdriver.device import Capabilities, Command, Completion, DeviceStatistics, Mappable
     from kvdriver.tables import Tables
 
 logger = logging.getLogger(__name__)
@@ -83,6 +83,8 @@ class ResilientDevice(Device):
         self._card: CardDevice | None = None
         self._lock = trio.Lock()
         self._tried = trio.Event()
+        self._memories: list[Mappable] = []
+        self._tiers: dict[Tier, Mappable] = {}
         self._state = EngineState(
             wanted=wanted,
             transport=IN_PROCESS,
@@ -216,7 +218,19 @@ class ResilientDevice(Device):
         except BaseException:
             self._lose(tables.local.take())
             raise
-        self._card = CardDevice(card, tables.local, deadline_s=self._deadline_s)
+        device = CardDevice(card, tables.local, deadline_s=self._deadline_s)
+        try:
+            for memory in self._memories:
+                await device.map_memory(memory)
+            for tier, memory in self._tiers.items():
+                await device.tier_memory(tier, memory)
+        except (DeviceFault, OSError) as error:
+            await device.leave()
+            self._lose(tables.local.take())
+            if isinstance(error, OSError):
+                raise DeviceFault(FaultKind.UNUSABLE, f"the card can't reach the memory: {error.strerror}") from error
+            raise
+        self._card = device
         self._state = replace(
             self._state,
             transport=card.transport.info.name,
@@ -261,6 +275,8 @@ class ResilientDevice(Device):
         if not cut_off:
             logger.warning("the card may yet write to the engine's tables: going on in a copy of them")
             await trio.to_thread.run_sync(tables.move)
+            for tier, memory in self._tiers.items():
+                tables.local.give_memory(tier, address=memory.address, size_bytes=memory.bytes)
         self._lose(tables.local.take())
 
     def _lose(self, losses: list[str]) -> None:
@@ -312,6 +328,45 @@ class ResilientDevice(Device):
             if self._card is card:
                 with trio.CancelScope(shield=True):
                     await self._fail(fault)
+
+    # -- memory that is not the tables' --------------------------------------------------------------------------
+
+    async def map_memory(self, memory: Mappable) -> None:
+        """Let the device reach a memory, whichever it is now and later; see `Device`."""
+        async with self._lock:
+            self._opened()
+            if self._card is not None:
+                try:
+                    await self._card.map_memory(memory)
+                except DeviceFault as fault:
+                    await self._fail_shielded(fault)
+            self._memories.append(memory)
+
+    async def unmap_memory(self, memory: Mappable) -> None:
+        """Take a memory back; when this returns no device reaches it."""
+        async with self._lock:
+            self._opened()
+            self._memories.remove(memory)
+            if self._card is not None:
+                try:
+                    await self._card.unmap_memory(memory)
+                except DeviceFault as fault:
+                    await self._fail_shielded(fault)
+
+    async def tier_memory(self, tier: Tier, memory: Mappable) -> None:
+        """Say where a tier's frames are; see `Device`."""
+        async with self._lock:
+            self._opened().local.give_memory(tier, address=memory.address, size_bytes=memory.bytes)
+            self._tiers[tier] = memory
+            if self._card is not None:
+                try:
+                    await self._card.tier_memory(tier, memory)
+                except DeviceFault as fault:
+                    await self._fail_shielded(fault)
+
+    async def _fail_shielded(self, fault: DeviceFault) -> None:
+        with trio.CancelScope(shield=True):
+            await self._fail(fault, restart=False)
 
     # -- the rest ------------------------------------------------------------------------------------------------
 

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from kvdriver.abi import Format, Op, Status, Tier
-from kvdriver.device import (
-    EngineError,
+from kvdriver.commands import (
+    Gather,
     Map,
     MapRun,
     QuerySession,
     Remap,
+    Scatter,
     SessionCreate,
     SessionDestroy,
+    Transfer,
     Translate,
     Unmap,
 )
+from kvdriver.device import EngineError
 from kvdriver.faults import DeviceFault
+from kvdriver.memory import SharedMemory
 from kvdriver.opening import BareCard, open_bare
 from kvdriver.registers import Registers
 
@@ -34,6 +39,9 @@ PAGES: Final = 1000
 GAP: Final = 3
 """Every third page stays unmapped, so that there are many runs."""
 LIVE, COPY = 0, 1
+TIER_BYTES: Final = 64 << 20
+MOVED_BYTES: Final = 100_000
+"""From one page into the next."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,6 +123,7 @@ class _Trial:
             ("session", self._create),
             ("map", self._map),
             ("translate", self._translate),
+            ("bytes", self._bytes),
             ("remap", self._remap),
             ("refusal", self._refusal),
             ("unmap", self._unmap),
@@ -147,6 +156,30 @@ class _Trial:
             raise _WrongError("the card translates to other runs than the tables hold")
         self._expect(sum(run.count for run in runs), PAGES // GAP * (GAP - 1), "pages translated")
         return f"{len(runs)} runs, as the tables say"
+
+    async def _bytes(self) -> str:
+        """Scatter bytes over pages and gather them again, through memory that only the device's tables make sense of."""
+        pages = SharedMemory("kvd-tier", TIER_BYTES)
+        host = SharedMemory("kvd-host", 2 * MOVED_BYTES)
+        device = self._device
+        try:
+            await device.map_memory(pages)
+            await device.map_memory(host)
+            await device.tier_memory(Tier.DDR, pages)
+            host.view[:MOVED_BYTES] = bytes(range(1, 256)) * (MOVED_BYTES // 255) + bytes(MOVED_BYTES % 255)
+            place = {"session": self._session, "slot": LIVE, "count": GAP - 1}
+            for command, at in ((Scatter, 0), (Gather, MOVED_BYTES)):
+                transfer = Transfer(host=host.address + at, host_bytes=MOVED_BYTES)
+                moved = (await device.run(command(**place, transfer=transfer))).value
+                self._expect(moved, MOVED_BYTES, "bytes moved")
+            if host.view[:MOVED_BYTES] != host.view[MOVED_BYTES : 2 * MOVED_BYTES]:
+                raise _WrongError("other bytes came back than were sent")
+            return f"{MOVED_BYTES} bytes there and back, the same"
+        finally:
+            for memory in (host, pages):
+                with contextlib.suppress(DeviceFault, OSError):
+                    await device.unmap_memory(memory)
+                memory.close()
 
     async def _remap(self) -> str:
         keep = Remap(session=self._session, slot=LIVE, tier=Tier.NVME, other_slot=COPY, keep=True)
