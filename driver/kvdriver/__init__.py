@@ -46,10 +46,11 @@ from kvdriver.device import (
     Translate,
     Unmap,
 )
+from kvdriver.enginestate import EngineState
 from kvdriver.faults import DeviceFault, FaultKind
 from kvdriver.inprocess import InProcessDevice, run
 from kvdriver.opening import open_bare, open_resilient
-from kvdriver.resilient import EngineState, ResilientDevice
+from kvdriver.resilient import ResilientDevice
 
 __all__ = [
     "BLOCK_BYTES",

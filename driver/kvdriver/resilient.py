@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final, Self
 
 import trio
@@ -13,6 +13,7 @@ from kvdriver.abi import Status
 from kvdriver.address import IN_PROCESS
 from kvdriver.carddevice import CardDevice
 from kvdriver.device import Device, Translate
+from kvdriver.enginestate import EngineState
 from kvdriver.faults import DeviceFault, FaultKind, Interrupted
 from kvdriver.inprocess import run
 
@@ -30,41 +31,6 @@ BACK_OFF_S_MIN: Final = 1.0
 BACK_OFF_S_MAX: Final = 60.0
 LOSSES_MAX: Final = 100
 """Losses that are kept; more are counted in the log."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EngineState:
-    """Where commands are executed, and why there.
-
-    Attributes
-    ----------
-    wanted
-        The card that should execute them.
-    transport
-        What does.
-    reason
-        Why it is not the card; empty if it is.
-    since_s
-        Since when, in seconds since 1970.
-    faults
-        How often the card failed, by kind.
-    replayed
-        Commands that a failed card had been given and that were executed elsewhere.
-    taken_back
-        How often the card was taken back.
-    losses
-        What the repair of the tables had to give up, a sentence each.
-    """
-
-    wanted: str
-    transport: str
-    degraded: bool
-    reason: str
-    since_s: float
-    faults: dict[str, int]
-    replayed: int
-    taken_back: int
-    losses: tuple[str, ...]
 
 
 class ResilientDevice(Device):
