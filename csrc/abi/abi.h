@@ -27,9 +27,9 @@ enum kvd_abi_op {
 	KVD_ABI_OP_AGE_SCAN = 17, /* `tier` (none: any), `count` = entries to look at, at most (PTEs, and one for each empty link and each context that it passes), `slot` = least age reported, in generations, to 127; age cursor in the buffer, after it room for cold runs; result0 = cold runs, result1 = entries looked at. */
 	KVD_ABI_OP_GATHER = 18, /* `session`, `slot`, `first_page`, `count`; transfer in the buffer: pages to host; result0 = bytes written to the host. */
 	KVD_ABI_OP_SCATTER = 19, /* `session`, `slot`, `first_page`, `count`; transfer in the buffer: host to pages; result0 = bytes read from the host. */
-	KVD_ABI_OP_PREFIX_INSERT = 20, /* `session` that holds the blocks, namespace in `key`, bytes of a hash in `slot`, position of the first block in `first_page`, `count` hashes in the buffer: blocks that are present keep their holder; result0 = blocks that were absent; all or nothing. */
-	KVD_ABI_OP_PREFIX_MATCH = 21, /* Namespace in `key`, bytes of a hash in `slot`, position of the first block in `first_page`, `count` hashes in the buffer; result0 = blocks present before the first absent one, result1 = session that holds the last of them, 0 where there is none. */
-	KVD_ABI_OP_PREFIX_REMOVE = 22, /* Namespace in `key`, bytes of a hash in `slot`, position of the first block in `first_page`, `count` hashes in the buffer, `session` (0: any) whose blocks alone are removed; result0 = blocks removed. */
+	KVD_ABI_OP_PREFIX_INSERT = 20, /* `session` that holds the blocks, namespace in `key`, bytes of a hash in `slot`, position of the first block in `first_page`, `count` hashes (at most 1024) in the buffer: blocks that are present keep their holder; result0 = blocks that were absent; all or nothing. */
+	KVD_ABI_OP_PREFIX_MATCH = 21, /* Namespace in `key`, bytes of a hash in `slot`, position of the first block in `first_page`, `count` hashes (at most 1024) in the buffer; result0 = blocks present before the first absent one, result1 = session that holds the last of them, 0 where there is none. */
+	KVD_ABI_OP_PREFIX_REMOVE = 22, /* Namespace in `key`, bytes of a hash in `slot`, position of the first block in `first_page`, `count` hashes (at most 1024) in the buffer, `session` (0: any) whose blocks alone are removed; result0 = blocks removed. */
 	KVD_ABI_OP_FLUSH = 23, /* Every change before it is visible to all who walk the tables; result0 = commands executed since the tables were made. */
 	KVD_ABI_OP_COUNT = 24,
 };

@@ -66,9 +66,15 @@ void kvd_intent_stage(struct kvd_call *call, uint32_t stage)
 void kvd_intent_apply(struct kvd_engine *engine)
 {
 	const struct kvd_intent *intent = &engine->head->intent;
+	uint32_t words = kvd_get32(&intent->words);
 
-	for (uint32_t i = 0; i < intent->words; i++)
-		kvd_put((uint64_t *)(void *)(engine->base + intent->word_at[i]), intent->word[i]);
+	/* Whoever else can write to the tables may have changed the offsets: out of the arena they do not lead. */
+	for (uint32_t i = 0; i < words && i < INTENT_WORDS; i++) {
+		uint64_t at = kvd_get(&intent->word_at[i]);
+
+		if (!(at % sizeof(uint64_t)) && at < engine->layout.heap_end)
+			kvd_put((uint64_t *)(void *)(engine->base + at), kvd_get(&intent->word[i]));
+	}
 }
 
 void kvd_intent_step(struct kvd_engine *engine, uint64_t *at0, uint64_t value0, uint64_t *at1, uint64_t value1)

@@ -90,9 +90,9 @@ int kvd_arena_validate(const struct kvd_head *head, uint64_t bytes);
 int kvd_arena_layout(struct kvd_head *head, const struct kvd_engine_config *config);
 
 /* node.c: the nodes of tables. */
-/* Give `link`, if it is nothing as one of `height`, a node whose entries reach `index`, keeping what it holds. False: the
- * arena is full or the link is damaged; nothing changed. */
-bool kvd_node_widen(struct kvd_engine *engine, uint64_t *link, uint32_t height, uint32_t index);
+/* Give `link`, if it is nothing as one of `height`, a node whose entries reach `index`, keeping what it holds; returns the
+ * entries. NULL: the arena is full or the link is damaged; nothing changed. */
+union kvd_entry *kvd_node_widen(struct kvd_engine *engine, uint64_t *link, uint32_t height, uint32_t index);
 /* Free the node of `link` and make the link nothing. */
 void kvd_node_free(struct kvd_engine *engine, uint64_t *link);
 /* Put a node on its free list. */

@@ -21,7 +21,7 @@ void kvd_node_push(struct kvd_engine *engine, uint32_t node, uint32_t node_class
 static uint32_t node_grow(struct kvd_engine *engine)
 {
 	struct kvd_head *head = engine->head;
-	uint64_t node = head->heap_next / KVD_UNIT_BYTES;
+	uint64_t node = kvd_get(&head->heap_next) / KVD_UNIT_BYTES;
 
 	if (!kvd_node_sound(engine, node, CLASS_LAST))
 		return 0;
@@ -33,7 +33,7 @@ static uint32_t node_grow(struct kvd_engine *engine)
 static uint32_t node_take(struct kvd_engine *engine, uint32_t node_class)
 {
 	struct kvd_head *head = engine->head;
-	uint32_t node = head->free_nodes[node_class];
+	uint32_t node = kvd_get32(&head->free_nodes[node_class]);
 
 	if (node) {
 		/* A list that leads nowhere is damaged; what was on it is lost until recovery. */
@@ -69,25 +69,26 @@ static void fill_node(union kvd_entry *entries, uint32_t count, const union kvd_
 	kvd_order();
 }
 
-bool kvd_node_widen(struct kvd_engine *engine, uint64_t *link, uint32_t height, uint32_t index)
+union kvd_entry *kvd_node_widen(struct kvd_engine *engine, uint64_t *link, uint32_t height, uint32_t index)
 {
-	const union kvd_entry *old = kvd_node(engine, *link);
-	uint32_t old_count = old ? kvd_class_entries(kvd_link_class(*link)) : 0;
+	/* Read once: whoever else can write to the tables must not be able to change what was checked. */
+	uint64_t was = kvd_get(link);
+	union kvd_entry *old = kvd_node(engine, was);
+	uint32_t old_count = old ? kvd_class_entries(kvd_link_class(was)) : 0;
 	uint32_t node_class = 0;
-	uint64_t was = *link;
 	union kvd_entry *entries;
 	uint32_t node;
 
 	if (was && (!old || kvd_link_height(was) != height))
-		return false;
+		return NULL;
+	if (index < old_count)
+		return old;
 	while (index >= kvd_class_entries(node_class))
 		node_class++;
 	assert(node_class < KVD_NODE_CLASSES);
-	if (old && kvd_link_class(was) >= node_class)
-		return true;
 	node = node_take(engine, node_class);
 	if (!node)
-		return false;
+		return NULL;
 	entries = entries_of(engine, node);
 	fill_node(entries, kvd_class_entries(node_class), old, old_count);
 	kvd_add(&engine->head->table_bytes, kvd_class_bytes(node_class));
@@ -96,12 +97,12 @@ bool kvd_node_widen(struct kvd_engine *engine, uint64_t *link, uint32_t height, 
 		kvd_add(&engine->head->table_bytes, 0 - (uint64_t)kvd_class_bytes(kvd_link_class(was)));
 		kvd_node_push(engine, kvd_link_node(was), kvd_link_class(was));
 	}
-	return true;
+	return entries;
 }
 
 void kvd_node_free(struct kvd_engine *engine, uint64_t *link)
 {
-	uint64_t was = *link;
+	uint64_t was = kvd_get(link);
 
 	kvd_put(link, 0);
 	if (!kvd_node(engine, was))

@@ -84,7 +84,8 @@ static struct kvd_abi_prefix_entry *entry_make(struct kvd_engine *engine, const 
 	return NULL;
 }
 
-/* Insert a block unless it is there. False: no memory. `made` counts the entries at the front of the session's chain. */
+/* Insert a block unless it is there. False: no memory. `made` counts the entries at the front of the session's
+ * chain. */
 static bool insert_block(struct kvd_engine *engine, struct kvd_session *session, const struct kvd_prefix_name *name,
 			 uint32_t *made)
 {

@@ -6,22 +6,23 @@
  * one by one; the first absent one ends it. Removing a block in the middle hides those behind it until it is inserted
  * again.
  *
- * *Entries* are the truth: one unit each, in slabs that a directory finds; an entry exists by its holder word, which is
- * written last. What a command does to many entries happens at once: entries wear a flag (inserting, removing) meanwhile, and
- * what the flag means depends on whether the command has happened. Recovery reads that from the intent's stage, readers from
- * the stage word of the index's head, which follows it.
+ * *Entries* are the truth: one unit each, in slabs that a directory finds; an entry exists by its holder word, which
+ * is written last. What a command does to many entries happens at once: entries wear a flag (inserting, removing)
+ * meanwhile, and what the flag means depends on whether the command has happened. Recovery reads that from the
+ * intent's stage, readers from the stage word of the index's head, which follows it.
  *
- * Everything else is derived: a linear hash (bucket chains, split one by one, so that no command waits for a rehash), the
- * chain of each session's entries, free lists. Nothing of the index is given back to the heap, so that a lock-free
+ * Everything else is derived: a linear hash (bucket chains, split one by one, so that no command waits for a rehash),
+ * the chain of each session's entries, free lists. Nothing of the index is given back to the heap, so that a lock-free
  * reader who comes late still reads entries and buckets, and finds out by the version.
  *
- * Lock-free readers: a bucket chain has a version, odd while it or what it leads to changes. A reader notes the version
- * of each chain that it read, and in the end looks whether all of them are still the same: then all that it saw was true
- * at one moment. It reads with acquire, the writer stores with release, so a reader who saw a change sees its version.
+ * Lock-free readers: a bucket chain has a version, odd while it or what it leads to changes. A reader notes the
+ * version of each chain that it read, and in the end looks whether all of them are still the same: then all that it
+ * saw was true at one moment. It reads with acquire, the writer stores with release, so a reader who saw a change sees
+ * its version.
  *
- * Blocks that were inserted together have neighbouring entries, so a reader first looks at the neighbour of the block before:
- * the name is compared in full there too, and instead of a version the count of removals proves that the entry was
- * not freed meanwhile. Only what is not there is looked up.
+ * Blocks that were inserted together have neighbouring entries, so a reader first looks at the neighbour of the block
+ * before: the name is compared in full there too, and instead of a version the count of removals proves that the entry
+ * was not freed meanwhile. Only what is not there is looked up.
  */
 #ifndef KVD_ENGINE_PREFIX_H
 #define KVD_ENGINE_PREFIX_H
@@ -48,7 +49,8 @@ static_assert(sizeof(struct kvd_abi_prefix_bucket) == KVD_UNIT_BYTES, "a bucket 
 static_assert(sizeof(((struct kvd_abi_prefix_bucket *)0)->slots) == KVD_PREFIX_SLOTS * 8, "slots of a bucket");
 static_assert(KVD_PREFIX_NODE_UNITS * KVD_UNIT_BYTES == KVD_NODE_BYTES_MAX, "slabs and segments are whole nodes");
 static_assert(KVD_SESSIONS_MAX - 1 <= KVD_ABI_PREFIX_ENTRY_HOLDER_CONTEXT_MASK, "flags stand above a context's number");
-static_assert(KVD_PAGES_MAX - 1 <= KVD_ABI_PREFIX_ENTRY_PLACE_POSITION_MASK >> KVD_ABI_PREFIX_ENTRY_PLACE_POSITION_SHIFT,
+#define KVD_PREFIX_PLACE_SHIFT KVD_ABI_PREFIX_ENTRY_PLACE_POSITION_SHIFT
+static_assert(KVD_PAGES_MAX - 1 <= KVD_ABI_PREFIX_ENTRY_PLACE_POSITION_MASK >> KVD_PREFIX_PLACE_SHIFT,
 	      "a position fits its field");
 
 /* The full name of a block. */
@@ -112,8 +114,8 @@ static inline uint64_t kvd_prefix_fold(uint64_t a, uint64_t b)
 }
 
 /*
- * The mixed hash: three products of 64 by 64 bits, each folded to 64 bits. The seed is secret to the engine: who chooses
- * hashes can't choose buckets. Bits 0 and up name the bucket, the lower half is the tag of a slot.
+ * The mixed hash: three products of 64 by 64 bits, each folded to 64 bits. The seed is secret to the engine: who
+ * chooses hashes can't choose buckets. Bits 0 and up name the bucket, the lower half is the tag of a slot.
  */
 static inline uint32_t kvd_prefix_mix(uint64_t seed, const struct kvd_prefix_name *name)
 {
@@ -161,7 +163,7 @@ static inline void kvd_prefix_name_of(const struct kvd_prefix_chain *chain, uint
 
 	*name = (struct kvd_prefix_name){
 		.key = chain->key,
-		.place = (chain->first + i) << KVD_ABI_PREFIX_ENTRY_PLACE_POSITION_SHIFT | chain->words,
+		.place = (chain->first + i) << KVD_PREFIX_PLACE_SHIFT | chain->words,
 	};
 	for (uint32_t word = 0; word < chain->words; word++)
 		name->hash[word] = __atomic_load_n(&hash[word], __ATOMIC_RELAXED);
@@ -172,7 +174,7 @@ static inline bool kvd_prefix_is(const struct kvd_abi_prefix_entry *entry, const
 				 uint32_t i)
 {
 	const uint64_t *hash = chain->hashes + (uint64_t)i * chain->words;
-	uint64_t place = (chain->first + i) << KVD_ABI_PREFIX_ENTRY_PLACE_POSITION_SHIFT | chain->words;
+	uint64_t place = (chain->first + i) << KVD_PREFIX_PLACE_SHIFT | chain->words;
 	uint64_t other = (kvd_get(&entry->key) ^ chain->key) | (kvd_get(&entry->place) ^ place);
 
 	for (uint32_t word = 0; word < chain->words; word++)
@@ -219,8 +221,8 @@ void kvd_prefix_hold(const struct kvd_prefix_spot *spot, uint64_t holder);
  *
  * First `kvd_prefix_claim` names the nodes that the index has in truth; `claim` says false for what is no node of the
  * heap or was claimed before, and that is cut out. All other nodes are free then: the caller rebuilds the heap. Last
- * `kvd_prefix_rebuild` settles an interrupted command, which has `happened` or not, and makes everything derived anew. Sessions
- * must be as they will stay: what no living session holds goes.
+ * `kvd_prefix_rebuild` settles an interrupted command, which has `happened` or not, and makes everything derived anew.
+ * Sessions must be as they will stay: what no living session holds goes.
  */
 struct kvd_prefix_recovery {
 	uint64_t entries;      /* that are there now */

@@ -58,7 +58,8 @@ static void flush(struct bench *bench)
 }
 
 /* One command on blocks of the chain whose hashes were made. */
-static int submit_part(struct bench *bench, uint16_t op, uint64_t session, uint32_t first, uint32_t count, uint64_t expected)
+static int submit_part(struct bench *bench, uint16_t op, uint64_t session, uint32_t first, uint32_t count,
+		       uint64_t expected)
 {
 	struct kvd_abi_cmd cmd = {
 		.op = op,
@@ -176,7 +177,7 @@ static int measure(struct bench *bench, struct kvd_prefix_bench_result *out)
 	if (err)
 		return err;
 	kvd_engine_stats(bench->engine, &stats);
-	out->bytes_per_block = (double)stats.table_bytes / ((double)bench->config->chains * bench->config->chain_blocks);
+	out->bytes_per_block = (double)stats.table_bytes / bench->config->chains / bench->config->chain_blocks;
 	err = match_some(bench, 0, bench->config->chain_blocks, false);
 	out->match_us_median = bench->samples[rounds / 2];
 	out->match_us_p99 = bench->samples[rounds - 1 - rounds / 100];

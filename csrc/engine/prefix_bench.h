@@ -1,8 +1,8 @@
 /*
  * What the prefix index costs, for `kvctl bench engine` and tests/c/test_prefix_speed.c.
  *
- * An engine of its own is filled with chains of random hashes, a session for every 16 of them; then random chains are matched,
- * each after the caches were flushed by reading `flush_bytes` of other memory.
+ * An engine of its own is filled with chains of random hashes, a session for every 16 of them; then random chains are
+ * matched, each after the caches were flushed by reading `flush_bytes` of other memory.
  */
 #ifndef KVD_ENGINE_PREFIX_BENCH_H
 #define KVD_ENGINE_PREFIX_BENCH_H

@@ -1,4 +1,5 @@
-/* The check of the prefix index: slabs, entries, the chains of sessions, free lists; the hash is in prefix_check_hash.c. */
+/* The check of the prefix index: slabs, entries, the chains of sessions, free lists; the hash is in
+ * prefix_check_hash.c. */
 #include <inttypes.h>
 #include <stdlib.h>
 
@@ -84,8 +85,8 @@ static uint64_t check_chain(struct kvd_prefix_check *at, const struct kvd_sessio
 		if (!entry || !kvd_prefix_check_bit(at, at->is_entry, unit, false) ||
 		    kvd_prefix_check_bit(at, at->listed, unit, true) || entry->holder != handle ||
 		    entry->previous != previous) {
-			kvd_check_fault(at->check, "session %" PRIx64 ": prefix entry %u is in its chain wrongly", handle,
-					unit);
+			kvd_check_fault(at->check, "session %" PRIx64 ": prefix entry %u is in its chain wrongly",
+					handle, unit);
 			return count;
 		}
 		count++;
@@ -108,8 +109,8 @@ static void check_sessions(struct kvd_prefix_check *at)
 			kvd_check_fault(at->check, "session context %" PRIu64 " is free and holds prefix entries", i);
 	}
 	if (count != at->held)
-		kvd_check_fault(at->check, "prefix entries: %" PRIu64 " have a holder, sessions hold %" PRIu64, at->held,
-				count);
+		kvd_check_fault(at->check, "prefix entries: %" PRIu64 " have a holder, sessions hold %" PRIu64,
+				at->held, count);
 }
 
 /* Each free entry is in the list of them or was never used, once. */

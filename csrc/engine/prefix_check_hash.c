@@ -41,7 +41,8 @@ static bool check_slot(struct kvd_prefix_check *at, struct chain *chain, uint64_
 }
 
 /* Check a chain; returns its entries. */
-static uint64_t check_bucket_chain(struct kvd_prefix_check *at, const struct kvd_abi_prefix_bucket *bucket, uint32_t index)
+static uint64_t check_bucket_chain(struct kvd_prefix_check *at, const struct kvd_abi_prefix_bucket *bucket,
+				   uint32_t index)
 {
 	struct chain chain = {.count = 0};
 	bool full = true;
@@ -63,7 +64,8 @@ static uint64_t check_bucket_chain(struct kvd_prefix_check *at, const struct kvd
 		if (!bucket->more)
 			return chain.count;
 		if (length == KVD_PREFIX_CHAIN_MAX || !kvd_prefix_check_node(at, bucket->more, CLASS_BUCKET)) {
-			kvd_check_fault(at->check, "prefix chain %u: bucket %u is no bucket of it", index, bucket->more);
+			kvd_check_fault(at->check, "prefix chain %u: bucket %u is no bucket of it", index,
+					bucket->more);
 			return chain.count;
 		}
 		bucket = kvd_prefix_unit(at->engine, bucket->more);
@@ -80,7 +82,8 @@ static bool check_root(struct kvd_prefix_check *at)
 
 	if (!head->root)
 		return !head->buckets;
-	if (!root || head->buckets > KVD_PREFIX_BUCKETS_MAX || !kvd_prefix_check_node(at, head->root, KVD_NODE_CLASSES - 1))
+	if (!root || head->buckets > KVD_PREFIX_BUCKETS_MAX ||
+	    !kvd_prefix_check_node(at, head->root, KVD_NODE_CLASSES - 1))
 		return false;
 	/* A node or segment may be there before the first chain in it. */
 	for (uint32_t i = 0; i < KVD_PREFIX_NODE_WORDS; i++) {
@@ -136,6 +139,6 @@ void kvd_prefix_check_hash(struct kvd_prefix_check *at)
 		count += check_bucket_chain(at, kvd_prefix_bucket(at->engine, i), i);
 	check_free_buckets(at);
 	if (count != at->held)
-		kvd_check_fault(at->check, "prefix hash: %" PRIu64 " entries are held, %" PRIu64 " can be found", at->held,
-				count);
+		kvd_check_fault(at->check, "prefix hash: %" PRIu64 " entries are held, %" PRIu64 " can be found",
+				at->held, count);
 }

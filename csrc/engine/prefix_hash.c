@@ -1,9 +1,9 @@
 /*
  * The linear hash of the prefix index.
  *
- * Chains of buckets; there are `buckets` of them, from 64 on. When entries are more than KVD_PREFIX_LOAD a chain, the next
- * chain in order is split in two: a command pays for one split an entry, never for a rehash. Slots hold the part of the mixed
- * hash that says where they belong, so a split reads no entry.
+ * Chains of buckets; there are `buckets` of them, from 64 on. When entries are more than KVD_PREFIX_LOAD a chain, the
+ * next chain in order is split in two: a command pays for one split an entry, never for a rehash. Slots hold the part
+ * of the mixed hash that says where they belong, so a split reads no entry.
  */
 #include "engine/prefix.h"
 
@@ -19,7 +19,8 @@ static void change_end(struct kvd_abi_prefix_bucket *first)
 	kvd_put32(&first->version, first->version + 1);
 }
 
-static struct kvd_abi_prefix_bucket *more_of(const struct kvd_engine *engine, const struct kvd_abi_prefix_bucket *bucket)
+static struct kvd_abi_prefix_bucket *more_of(const struct kvd_engine *engine,
+					     const struct kvd_abi_prefix_bucket *bucket)
 {
 	return kvd_prefix_unit(engine, bucket->more);
 }
@@ -195,8 +196,8 @@ static void split(struct kvd_engine *engine)
 		return;
 	change_begin(from);
 	count = chain_drain(engine, from, words);
-	/* Two chains never need more buckets than the one had, so no append fails. The new chain is whole before a reader
-	 * can know of it, and one who knows of it only later finds the old one's version changed. */
+	/* Two chains never need more buckets than the one had, so no append fails. The new chain is whole before a
+	 * reader can know of it, and one who knows of it only later finds the old one's version changed. */
 	for (uint32_t i = 0; i < count; i++)
 		chain_append(engine, words[i] >> KVD_PREFIX_TAG_SHIFT & bit ? to : from, words[i]);
 	kvd_put32(&head->buckets, index + 1);

@@ -1,7 +1,7 @@
 /*
- * PREFIX_MATCH: the chain's blocks are known ahead, so their buckets and entries are fetched in batches, stage by stage,
- * and memory works on many of them at once. Where entries are neighbours, as they are when a chain was inserted at once,
- * the hash is not asked at all.
+ * PREFIX_MATCH: the chain's blocks are known ahead, so their buckets and entries are fetched in batches, stage by
+ * stage, and memory works on many of them at once. Where entries are neighbours, as they are when a chain was inserted
+ * at once, the hash is not asked at all.
  *
  * Takes no lock and writes nothing: any thread may do it beside one writer (prefix.h says how).
  */
@@ -175,8 +175,9 @@ static enum outcome fetch(struct match *match, uint32_t base, uint32_t count)
 	}
 	for (uint32_t i = 0; i < count; i++) {
 		struct look *look = &match->looks[i];
-		const struct kvd_abi_prefix_bucket *segment = (const void *)kvd_prefix_node(engine, kvd_get32(look->segment));
+		const struct kvd_abi_prefix_bucket *segment;
 
+		segment = (const void *)kvd_prefix_node(engine, kvd_get32(look->segment));
 		if (!segment)
 			return BROKEN;
 		look->first = segment + look->index % KVD_PREFIX_NODE_UNITS;
@@ -211,8 +212,9 @@ static bool extend(struct match *match, const struct look *look)
 }
 
 /*
- * Go on from neighbour to neighbour while the blocks are there, within a slab: what lies there can be nothing but entries. The
- * holder is read first: while it is not 0 the name stays as it is, until the entry is freed, which `removals` tells.
+ * Go on from neighbour to neighbour while the blocks are there, within a slab: what lies there can be nothing but
+ * entries. The holder is read first: while it is not 0 the name stays as it is, until the entry is freed, which
+ * `removals` tells.
  */
 static uint32_t guess(struct match *match)
 {

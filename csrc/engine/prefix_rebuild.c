@@ -31,7 +31,7 @@ void kvd_prefix_claim(struct kvd_engine *engine, kvd_prefix_claim_fn claim, void
 bool kvd_prefix_well_formed(const struct kvd_abi_prefix_entry *entry)
 {
 	uint64_t words = entry->place & KVD_ABI_PREFIX_ENTRY_PLACE_WORDS_MASK;
-	uint64_t position = entry->place >> KVD_ABI_PREFIX_ENTRY_PLACE_POSITION_SHIFT;
+	uint64_t position = entry->place >> KVD_PREFIX_PLACE_SHIFT;
 
 	if (!words || words > KVD_PREFIX_WORDS_MAX || entry->place & ~(uint64_t)PLACE_BITS || position >= KVD_PAGES_MAX)
 		return false;

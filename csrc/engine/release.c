@@ -40,8 +40,10 @@ void kvd_release_visit(void *context, uint64_t first_page, union kvd_entry *entr
 {
 	(void)first_page;
 	for (uint32_t i = 0; i < count; i++) {
-		if (entries[i].pte)
-			kvd_release_add(context, entries[i].pte);
+		uint64_t pte = kvd_get(&entries[i].pte);
+
+		if (pte)
+			kvd_release_add(context, pte);
 	}
 }
 

@@ -86,7 +86,7 @@ static void count(struct remap *remap, uint64_t page, union kvd_entry *entry)
 /* A new frame for a page; its old one stays in the other slot or is given back. */
 static void move(struct remap *remap, uint64_t page, union kvd_entry *entry)
 {
-	uint64_t old = entry->pte;
+	uint64_t old = kvd_get(&entry->pte);
 	union kvd_entry *other = remap->keep ? kvd_table_entry(remap->engine, remap->other, page) : NULL;
 	uint64_t frame, now;
 

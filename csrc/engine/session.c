@@ -53,12 +53,12 @@ static struct kvd_session *numbered(const struct kvd_engine *engine, uint32_t nu
 /* At most as many steps as there are contexts: a damaged chain may be a circle. */
 struct kvd_session *kvd_session_of_key(const struct kvd_engine *engine, uint64_t key)
 {
-	struct kvd_session *session = numbered(engine, *kvd_session_bucket(engine, key));
+	struct kvd_session *session = numbered(engine, kvd_get32(kvd_session_bucket(engine, key)));
 
 	for (uint64_t i = 0; session && i < engine->layout.sessions_max; i++) {
 		if (session->generation && session->key == key)
 			return session;
-		session = numbered(engine, session->next);
+		session = numbered(engine, kvd_get32(&session->next));
 	}
 	return NULL;
 }
@@ -76,7 +76,7 @@ static void unlink_session(struct kvd_engine *engine, const struct kvd_session *
 	uint32_t *at = kvd_session_bucket(engine, session->key);
 
 	for (uint64_t i = 0; i < engine->layout.sessions_max; i++) {
-		struct kvd_session *here = numbered(engine, *at);
+		struct kvd_session *here = numbered(engine, kvd_get32(at));
 
 		if (!here)
 			return;
@@ -92,13 +92,12 @@ static void unlink_session(struct kvd_engine *engine, const struct kvd_session *
 static struct kvd_session *free_context(struct kvd_engine *engine)
 {
 	struct kvd_head *head = engine->head;
-	struct kvd_session *session = numbered(engine, head->session_free);
+	struct kvd_session *session = numbered(engine, kvd_get32(&head->session_free));
+	uint64_t high = kvd_get(&head->sessions_high);
 
 	if (session)
 		return session->generation ? NULL : session;
-	if (head->sessions_high >= engine->layout.sessions_max)
-		return NULL;
-	return kvd_session_at(engine, head->sessions_high);
+	return high < engine->layout.sessions_max ? kvd_session_at(engine, high) : NULL;
 }
 
 uint32_t kvd_op_session_create(struct kvd_engine *engine, struct kvd_call *call)

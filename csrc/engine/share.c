@@ -15,12 +15,12 @@ struct share {
 };
 
 /* One page, without valid bit; false: no table for it. */
-static bool prepare_page(struct share *share, uint64_t page, union kvd_entry *from)
+static bool prepare_page(struct share *share, uint64_t page, union kvd_entry *from, uint64_t was)
 {
 	struct kvd_engine *engine = share->engine;
-	uint64_t pte = from->pte | KVD_ABI_PTE_SHARED_MASK;
+	uint64_t pte = was | KVD_ABI_PTE_SHARED_MASK;
 	uint32_t tier = kvd_pte_tier(pte);
-	uint64_t count = kvd_shares_of(engine, from->pte);
+	uint64_t count = kvd_shares_of(engine, was);
 	struct kvd_leaf leaf;
 
 	if (!kvd_shares_set(engine, tier, kvd_pte_frame(pte), count + 1))
@@ -43,9 +43,11 @@ static void prepare(void *context, uint64_t page, union kvd_entry *entries, uint
 	struct share *share = context;
 
 	for (uint32_t i = 0; i < count && !share->status; i++) {
-		if (!(entries[i].pte & KVD_ABI_PTE_VALID_MASK) || !kvd_pte_sound(share->engine, entries[i].pte))
+		uint64_t pte = kvd_get(&entries[i].pte);
+
+		if (!(pte & KVD_ABI_PTE_VALID_MASK) || !kvd_pte_sound(share->engine, pte))
 			continue;
-		if (!prepare_page(share, page + i, &entries[i])) {
+		if (!prepare_page(share, page + i, &entries[i], pte)) {
 			share->status = KVD_ABI_STATUS_NO_TABLE;
 			share->end = page + i;
 		}

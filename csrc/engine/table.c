@@ -41,15 +41,18 @@ static bool raise_root(struct kvd_engine *engine, uint64_t *root, uint64_t last)
 	uint32_t height;
 
 	while (*root) {
+		uint64_t below = kvd_get(root);
 		uint64_t above = 0;
+		union kvd_entry *entries;
 
-		if (!root_height(*root, &height))
+		if (!root_height(below, &height))
 			return false;
 		if (!beyond(last, height))
 			return true;
-		if (!kvd_node_widen(engine, &above, height + 1, 0))
+		entries = kvd_node_widen(engine, &above, height + 1, 0);
+		if (!entries)
 			return false;
-		kvd_put(&kvd_node(engine, above)->link, *root);
+		kvd_put(&entries[0].link, below);
 		kvd_put(root, kvd_link_more(above, 1));
 	}
 	return true;
@@ -58,11 +61,11 @@ static bool raise_root(struct kvd_engine *engine, uint64_t *root, uint64_t last)
 /* Take away levels that only lead to their first entry. */
 static void lower_root(struct kvd_engine *engine, uint64_t *root)
 {
-	while (kvd_link_height(*root) && kvd_link_used(*root) == 1) {
-		const union kvd_entry *entries = kvd_node(engine, *root);
-		uint64_t above = *root;
+	for (;;) {
+		uint64_t above = kvd_get(root);
+		const union kvd_entry *entries = kvd_node(engine, above);
 
-		if (!entries || !entries[0].link)
+		if (!entries || !kvd_link_height(above) || kvd_link_used(above) != 1 || !entries[0].link)
 			return;
 		kvd_put(root, entries[0].link);
 		kvd_node_free(engine, &above);
@@ -74,16 +77,18 @@ static bool reach(struct kvd_engine *engine, uint64_t *link, uint32_t height, ui
 		  struct kvd_leaf *leaf)
 {
 	uint64_t span = 1ull << (KVD_FANOUT_BITS * (height + 1u));
+	union kvd_entry *entries =
+		kvd_node_widen(engine, link, height, index_at(min_u64(last, page | (span - 1)), height));
 	uint64_t *child;
 	bool fresh;
 
-	if (!kvd_node_widen(engine, link, height, index_at(min_u64(last, page | (span - 1)), height)))
+	if (!entries)
 		return false;
 	if (!height) {
-		*leaf = (struct kvd_leaf){link, kvd_node(engine, *link)};
+		*leaf = (struct kvd_leaf){link, entries};
 		return true;
 	}
-	child = &kvd_node(engine, *link)[index_at(page, height)].link;
+	child = &entries[index_at(page, height)].link;
 	fresh = !*child;
 	if (!reach(engine, child, height - 1, page, last, leaf)) {
 		if (fresh && *child)
@@ -103,8 +108,8 @@ bool kvd_table_reach(struct kvd_engine *engine, uint64_t *root, uint64_t page, u
 	assert(page <= last && last < KVD_PAGES_MAX);
 	if (!raise_root(engine, root, last))
 		return false;
-	if (*root)
-		height = kvd_link_height(*root);
+	if (!fresh && !root_height(kvd_get(root), &height))
+		return false;
 	while (fresh && beyond(last, height))
 		height++;
 	if (reach(engine, root, height, page, last, leaf))
@@ -285,13 +290,14 @@ static uint32_t clear_entries(union kvd_entry *entries, uint64_t count)
 static void clear(struct kvd_engine *engine, uint64_t *link, uint32_t height, uint64_t base, uint64_t first,
 		  uint64_t end, kvd_table_visit visit, void *context)
 {
-	union kvd_entry *entries = node_of(engine, *link, height);
+	uint64_t was = kvd_get(link);
+	union kvd_entry *entries = node_of(engine, was, height);
 	uint32_t gone = 0;
 	uint64_t low, high;
 
 	if (!entries)
 		return;
-	entries_in(*link, height, base, first, end, &low, &high);
+	entries_in(was, height, base, first, end, &low, &high);
 	if (!height && low < high) {
 		if (visit)
 			visit(context, base + low, entries + low, (uint32_t)(high - low));
@@ -300,14 +306,14 @@ static void clear(struct kvd_engine *engine, uint64_t *link, uint32_t height, ui
 	for (uint64_t i = low; height && i < high; i++) {
 		uint64_t *child = &entries[i].link;
 
-		if (!*child)
+		if (!kvd_get(child))
 			continue;
 		clear(engine, child, height - 1, base + (i << (KVD_FANOUT_BITS * height)), first, end, visit, context);
 		gone += !*child;
 	}
-	if (gone)
-		kvd_put(link, kvd_link_more(*link, -(int32_t)gone));
-	if (!kvd_link_used(*link))
+	was = kvd_link_more(was, -(int32_t)gone);
+	kvd_put(link, was);
+	if (!kvd_link_used(was))
 		kvd_node_free(engine, link);
 }
 
@@ -316,7 +322,7 @@ void kvd_table_clear(struct kvd_engine *engine, uint64_t *root, uint64_t first, 
 {
 	uint32_t height;
 
-	if (first >= end || !root_height(*root, &height))
+	if (first >= end || !root_height(kvd_get(root), &height))
 		return;
 	clear(engine, root, height, 0, first, end, visit, context);
 	lower_root(engine, root);

@@ -60,8 +60,10 @@ static void survey(void *context, uint64_t page, union kvd_entry *entries, uint3
 
 	(void)page;
 	for (uint32_t i = 0; i < count; i++) {
-		if (entries[i].pte & KVD_ABI_PTE_VALID_MASK && kvd_shares_of(unshare->engine, entries[i].pte) > 1)
-			unshare->grants[kvd_pte_tier(entries[i].pte)].wanted++;
+		uint64_t pte = kvd_get(&entries[i].pte);
+
+		if (pte & KVD_ABI_PTE_VALID_MASK && kvd_shares_of(unshare->engine, pte) > 1)
+			unshare->grants[kvd_pte_tier(pte)].wanted++;
 	}
 }
 
@@ -95,8 +97,10 @@ static void prepare(void *context, uint64_t page, union kvd_entry *entries, uint
 	struct unshare *unshare = context;
 
 	for (uint32_t i = 0; i < count && !unshare->status; i++) {
-		if (entries[i].pte & KVD_ABI_PTE_VALID_MASK && kvd_shares_of(unshare->engine, entries[i].pte) > 1)
-			unshare->status = prepare_page(unshare, page + i, entries[i].pte);
+		uint64_t pte = kvd_get(&entries[i].pte);
+
+		if (pte & KVD_ABI_PTE_VALID_MASK && kvd_shares_of(unshare->engine, pte) > 1)
+			unshare->status = prepare_page(unshare, page + i, pte);
 	}
 }
 
@@ -129,9 +133,9 @@ static void give_back(void *context, uint64_t page, union kvd_entry *entries, ui
 
 	(void)page;
 	for (uint32_t i = 0; i < count; i++) {
-		uint64_t pte = entries[i].pte;
+		uint64_t pte = kvd_get(&entries[i].pte);
 
-		if (pte)
+		if (pte && kvd_pte_sound(unshare->engine, pte))
 			kvd_frames_give(unshare->engine, &unshare->engine->head->tiers[kvd_pte_tier(pte)],
 					kvd_pte_frame(pte), 1);
 	}
@@ -196,7 +200,7 @@ static void commit(void *context, uint64_t page, union kvd_entry *entries, uint3
 	struct unshare *unshare = context;
 
 	for (uint32_t i = 0; i < count; i++) {
-		uint64_t now = entries[i].pte;
+		uint64_t now = kvd_get(&entries[i].pte);
 		union kvd_entry *entry;
 		uint64_t old;
 

@@ -48,7 +48,7 @@ static void fill_buffer(uint64_t *buffer)
 /* Half of the commands MAP; a session is destroyed seldom enough to hold something. */
 static uint16_t draw_op(void)
 {
-	uint16_t op = (uint16_t)(draw() % (KVD_ABI_OP_RESIZE + 1));
+	uint16_t op = (uint16_t)(draw() % (KVD_ABI_OP_COUNT + 1));
 
 	return draw() % 2 || (op == KVD_ABI_OP_SESSION_DESTROY && draw() % 8) ? KVD_ABI_OP_MAP : op;
 }
@@ -58,14 +58,14 @@ static struct kvd_abi_cmd draw_command(const uint64_t *sessions, uint64_t *buffe
 	return (struct kvd_abi_cmd){
 		.id = (uint32_t)draw(),
 		.op = draw_op(),
-		.flags = (uint16_t)(draw() % 2 ? 0 : draw() % 9),
+		.flags = (uint16_t)(draw() % 2 ? 0 : draw() % 65),
 		.session = draw() % 8 ? sessions[draw() % SESSIONS] : draw_number(),
 		.slot = (uint16_t)(draw() % 8 ? draw() % 3 : draw()),
 		.other_slot = (uint16_t)(draw() % 8 ? draw() % 3 : draw()),
 		.tier = (uint32_t)(draw() % 8 ? 1 + draw() % 3 : draw()),
 		.first_page = draw_number(),
 		.count = draw_number(),
-		.key = draw_number(),
+		.key = draw() % 4 ? draw_number() : sessions[draw() % SESSIONS],
 		.buffer = (uintptr_t)buffer,
 		.buffer_bytes = draw() % (BUFFER_WORDS * sizeof(*buffer) + 1),
 	};
@@ -81,6 +81,12 @@ static void mend(struct kvd_abi_cmd *cmd)
 		break;
 	case KVD_ABI_OP_REMAP:
 		cmd->flags = (uint16_t)(draw() % 8);
+		cmd->first_page = 0;
+		cmd->other_slot = (uint16_t)(cmd->slot ^ 1);
+		break;
+	case KVD_ABI_OP_SHARE:
+	case KVD_ABI_OP_UNSHARE:
+		cmd->flags = 0;
 		cmd->first_page = 0;
 		cmd->other_slot = (uint16_t)(cmd->slot ^ 1);
 		break;
@@ -107,14 +113,27 @@ static void follow(uint64_t *sessions, const struct kvd_abi_cmd *cmd, const stru
 	}
 }
 
+static uint64_t buffer[BUFFER_WORDS];
+
+/* Only the buffer is there, wherever a command or what it points to leads. */
+static void *reach(void *context, uint64_t address, uint64_t bytes, int writable)
+{
+	uint64_t offset = address - (uintptr_t)buffer;
+
+	(void)context;
+	(void)writable;
+	return offset <= sizeof(buffer) && bytes <= sizeof(buffer) - offset ? (void *)(uintptr_t)address : NULL;
+}
+
 static void test_noise(void **state)
 {
-	static uint64_t buffer[BUFFER_WORDS];
 	uint64_t sessions[SESSIONS] = {0};
-	uint64_t seen[KVD_ABI_STATUS_EXISTS + 1] = {0};
-	kvd_engine *engine = engine_new(&test_config);
+	uint64_t seen[KVD_ABI_STATUS_COUNT] = {0};
+	kvd_engine *owner = engine_new(&test_config), *engine;
 
 	(void)state;
+	kvd_engine_leave(owner);
+	assert_int_equal(kvd_engine_attach(owner->base, test_config.arena_bytes, reach, NULL, &engine), 0);
 	for (uint32_t i = 0; i < COMMANDS; i++) {
 		struct kvd_abi_cmd cmd;
 		struct kvd_abi_cpl cpl;
@@ -125,7 +144,7 @@ static void test_noise(void **state)
 			mend(&cmd);
 		kvd_engine_submit(engine, &cmd, &cpl, 1);
 		assert_int_equal(cpl.id, cmd.id);
-		assert_true(cpl.status <= KVD_ABI_STATUS_EXISTS);
+		assert_true(cpl.status < KVD_ABI_STATUS_COUNT);
 		seen[cpl.status]++;
 		if (cpl.status == KVD_ABI_STATUS_OK)
 			follow(sessions, &cmd, &cpl);
@@ -137,7 +156,9 @@ static void test_noise(void **state)
 	}
 	for (uint32_t status = 0; status <= KVD_ABI_STATUS_EXISTS; status++)
 		assert_true(seen[status] > COMMANDS / 10000);
-	engine_end(engine);
+	assert_true(seen[KVD_ABI_STATUS_SHARED] > 0);
+	kvd_engine_fini(engine);
+	engine_end(owner);
 }
 
 int main(void)

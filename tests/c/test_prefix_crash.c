@@ -1,9 +1,9 @@
 /*
- * The writer dies after each of its stores in turn: what it leaves is recovered, and then the command has happened or it has
- * not, as the journal says, and the index is what it was before or what it is after.
+ * The writer dies after each of its stores in turn: what it leaves is recovered, and then the command has happened or
+ * it has not, as the journal says, and the index is what it was before or what it is after.
  *
- * The engine is built with a hook in every store (KVD_ENGINE_STORE_HOOK). The hook copies the tables and recovers the copy; and
- * now and then it lets the recovery die too, and recovers what that left.
+ * The engine is built with a hook in every store (KVD_ENGINE_STORE_HOOK). The hook copies the tables and recovers the
+ * copy; and now and then it lets the recovery die too, and recovers what that left.
  */
 #include <stdlib.h>
 

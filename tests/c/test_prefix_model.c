@@ -1,6 +1,7 @@
 /*
- * Random prefix commands on the engine and on a model: a plain array of the blocks that exist, with their holder. The model
- * hashes nothing: a block is (namespace, chain, position, length of the hash), and the engine's hashes are made from that.
+ * Random prefix commands on the engine and on a model: a plain array of the blocks that exist, with their holder. The
+ * model hashes nothing: a block is (namespace, chain, position, length of the hash), and the engine's hashes are made
+ * from that.
  */
 #include <stdlib.h>
 
@@ -52,7 +53,7 @@ static struct pick pick(struct model *model)
 	/* The same hashes in both namespaces, and, in their first word, for both lengths: only the whole name tells. */
 	for (uint32_t i = 0; i < count; i++) {
 		for (uint32_t word = 0; word < words; word++)
-			model->hashes[i * words + word] = word ? test_mix(word) : test_mix(chain * 1000u + (first + i) / 2);
+			model->hashes[i * words + word] = test_mix(word ? word : chain * 1000u + (first + i) / 2);
 	}
 	return (struct pick){
 		.holder = &model->holder[namespace][chain][size][first],

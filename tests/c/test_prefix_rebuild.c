@@ -29,7 +29,12 @@ static struct outcome recover(kvd_engine *engine)
 	assert_consistent(engine);
 	if (recovery.losses_count)
 		assert_non_null(strstr(text, "blocks of the prefix index are lost"));
-	return (struct outcome){recovery.losses_count, recovery.finished, recovery.undone, engine->head->prefix.entries};
+	return (struct outcome){
+		.losses = recovery.losses_count,
+		.finished = recovery.finished,
+		.undone = recovery.undone,
+		.entries = engine->head->prefix.entries,
+	};
 }
 
 /* Chains of two sessions; every fifth is gone again, and every seventh ends early. */

@@ -1,4 +1,5 @@
-/* How fast the prefix index is with a million blocks present and cold caches: a benchmark, run by `meson test --benchmark`. */
+/* How fast the prefix index is with a million blocks present and cold caches: a benchmark, run by `meson test
+ * --benchmark`. */
 #include <stdio.h>
 
 #include "engine/prefix_bench.h"
@@ -25,10 +26,10 @@ static int measure(const char *title, uint32_t scattered, uint64_t flush_bytes)
 		return 1;
 	}
 	printf("%s\n", title);
-	printf("  PREFIX_MATCH of 128 blocks: median %.2f us, 99th of 100 %.2f us, worst %.2f us\n", result.match_us_median,
-	       result.match_us_p99, result.match_us_worst);
-	printf("  the same chain at once again: median %.2f us; first block absent: median %.2f us\n", result.warm_us_median,
-	       result.miss_us_median);
+	printf("  PREFIX_MATCH of 128 blocks: median %.2f us, 99th of 100 %.2f us, worst %.2f us\n",
+	       result.match_us_median, result.match_us_p99, result.match_us_worst);
+	printf("  the same chain at once again: median %.2f us; first block absent: median %.2f us\n",
+	       result.warm_us_median, result.miss_us_median);
 	printf("  PREFIX_INSERT %.2f M blocks/s, PREFIX_REMOVE %.2f M blocks/s, %.1f bytes of table a block\n",
 	       result.insert_mblocks, result.remove_mblocks, result.bytes_per_block);
 	return 0;

@@ -7,6 +7,7 @@ import struct
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -26,16 +27,24 @@ def test_enums_are_the_engines(enum):
     assert getattr(lib, prefix + "COUNT") == max(enum) + 1
 
 
-@pytest.mark.parametrize("name", [name for name, value in vars(abi).items() if isinstance(value, struct.Struct)])
-def test_structures_are_the_engines(name):
-    kind = ffi.typeof(f"struct kvd_abi_{name.lower()}")
-    codes = ""
+def codes(kind: Any) -> str:
+    """How `struct` packs a structure, and the structures in it."""
+    out = ""
     for _, member in kind.fields:
         array = member.type.kind == "array"
         item = member.type.item if array else member.type
-        codes += (str(member.type.length) if array else "") + CTYPES[item.cname]
+        if item.kind == "struct":
+            out += codes(item) * (member.type.length if array else 1)
+        else:
+            out += (str(member.type.length) if array else "") + CTYPES[item.cname]
+    return out
+
+
+@pytest.mark.parametrize("name", [name for name, value in vars(abi).items() if isinstance(value, struct.Struct)])
+def test_structures_are_the_engines(name):
+    kind = ffi.typeof(f"struct kvd_abi_{name.lower()}")
     layout = getattr(abi, name)
-    assert layout.format == "<" + codes
+    assert layout.format == "<" + codes(kind)
     assert layout.size == ffi.sizeof(kind)
     assert getattr(abi, f"{name}_OFFSETS") == {field: member.offset for field, member in kind.fields}
 

@@ -149,7 +149,7 @@ class DeviceMachine(RuleBasedStateMachine):
         advance=FLAG,
         step=st.sampled_from([1 << 40, 600, 97, 11]),
         runs_max=st.sampled_from([100, 3, 1]),
-        ticks=st.sampled_from([1, 1, 1, 3, 300]),
+        ticks=st.sampled_from([1, 1, 1, 1, 1, 2, 3, 140]),
     )
     def scan(self, *, tier: Tier, least_age: int, advance: bool, step: int, runs_max: int, ticks: int) -> None:
         for _ in range(ticks):
