@@ -7,8 +7,17 @@
 /* A copy of the client's memory, for the time of one command. */
 static void *bounce(struct kvd_card *card, uint64_t iova, uint64_t bytes, bool written)
 {
-	struct kvd_card_bounce *at = &card->bounces[card->bounce_count];
+	struct kvd_card_bounce *at;
 
+	/* What was reached once is the same memory when it is reached again. */
+	for (uint32_t i = 0; i < card->bounce_count; i++) {
+		at = &card->bounces[i];
+		if (at->iova == iova && at->bytes == bytes) {
+			at->written = at->written || written;
+			return at->data;
+		}
+	}
+	at = &card->bounces[card->bounce_count];
 	if (bytes > KVD_CARD_BOUNCE_BYTES_MAX || card->bounce_count == KVD_CARD_BOUNCES)
 		return NULL;
 	*at = (struct kvd_card_bounce){.iova = iova, .bytes = bytes, .data = calloc(1, bytes), .written = written};
@@ -28,9 +37,6 @@ void *kvd_card_reach(void *context, uint64_t address, uint64_t bytes, int writab
 	struct kvd_card *card = context;
 	void *at;
 
-	/* Memory of the card itself, where the description of its tier leads. */
-	if (address - KVD_CARD_DDR_ADDRESS < card->ddr.bytes && bytes <= card->ddr.bytes - (address - KVD_CARD_DDR_ADDRESS))
-		return card->ddr.base + (address - KVD_CARD_DDR_ADDRESS);
 	at = kvd_card_dma(card, address, bytes, writable);
 	if (!at && card->dma.indirect && bytes && kvd_card_dma_allowed(card, address, bytes, writable))
 		at = bounce(card, address, bytes, writable);

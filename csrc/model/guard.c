@@ -76,6 +76,8 @@ static void on_fault(int number, siginfo_t *info, void *context)
 	}
 	if (guarded && is_clients(info->si_addr)) {
 		fault_address = (uint64_t)(uintptr_t)info->si_addr;
+		/* The handler is left by a jump: what was not blocked before the fault is not blocked after it. */
+		pthread_sigmask(SIG_SETMASK, &((const ucontext_t *)context)->uc_sigmask, NULL);
 		siglongjmp(jump, 1);
 	}
 	/* Not ours: whoever was here before decides, after the instruction faults once more. */
@@ -90,7 +92,7 @@ static void on_fault(int number, siginfo_t *info, void *context)
 
 static int install(int number, struct sigaction *old)
 {
-	struct sigaction action = {.sa_sigaction = on_fault, .sa_flags = SA_SIGINFO | SA_NODEFER};
+	struct sigaction action = {.sa_sigaction = on_fault, .sa_flags = SA_SIGINFO};
 	struct sigaction now;
 
 	sigemptyset(&action.sa_mask);
@@ -136,7 +138,7 @@ int kvd_card_guard_die_at(void *start, uint64_t bytes)
 	return 0;
 }
 
-/* The signal mask is not saved: the handler runs with SA_NODEFER and changes none, and saving costs a system call. */
+/* The signal mask is not saved here, as that costs a system call: the handler knows what it was. */
 int kvd_card_guard(void (*work)(void *context), void *context, uint64_t *address)
 {
 	/* Guarded work within guarded work: a fault ends both. */

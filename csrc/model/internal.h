@@ -29,7 +29,6 @@ enum {
 };
 #define KVD_CARD_SESSIONS_MAX (1ull << 28)
 #define KVD_CARD_TABLES_BYTES_MAX (1ull << 38) /* what 32-bit numbers of 64-byte units reach */
-#define KVD_CARD_DDR_ADDRESS (1ull << 62)      /* where the engine finds the card's memory; no IOVA is so high */
 
 /* ------------------------------------------------------------------ caps.c, version.c */
 

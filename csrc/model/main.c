@@ -18,6 +18,8 @@ static int open_signals(void)
 {
 	sigset_t signals;
 
+	/* Who started us may stop listening to what we say. */
+	signal(SIGPIPE, SIG_IGN);
 	sigemptyset(&signals);
 	sigaddset(&signals, SIGTERM);
 	sigaddset(&signals, SIGINT);

@@ -79,7 +79,7 @@ static void open_work(void *context)
 		call->info = kvd_engine_sequence(card->engine);
 }
 
-/* Where the driver says that the tiers' frames are; those of the card's own tier are in the card. */
+/* Where the driver says that the tiers' frames are; those of the card's own tier are in the card, no DMA. */
 static void set_tiers(struct kvd_card *card)
 {
 	const uint32_t each = sizeof(uint64_t);
@@ -89,7 +89,7 @@ static void set_tiers(struct kvd_card *card)
 		uint64_t bytes = kvd_card_register(card, KVD_ABI_BAR0_TIER_BYTES_AT + tier * each);
 
 		if (tier == KVD_ABI_TIER_CARD) {
-			address = KVD_CARD_DDR_ADDRESS;
+			address = (uintptr_t)card->ddr.base;
 			bytes = card->ddr.bytes;
 		}
 		/* What overflows is memory that the tier does not have. */

@@ -84,6 +84,31 @@ static void test_whole_way(void **state)
 	client_end(&client);
 }
 
+/* More vectors than descriptors go into one message. */
+static void test_all_vectors(void **state)
+{
+	struct client client;
+	int fds[64];
+
+	(void)state;
+	client_start(&client, program, (const char *const[]){NULL});
+	client_open(&client);
+	for (int i = 0; i < 64; i++) {
+		fds[i] = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+		assert_true(fds[i] >= 0);
+	}
+	assert_int_equal(kvd_vfio_irqs(client.vfio, KVD_VFIO_IRQ_MSIX, 0, 64, fds), 0);
+	client_write32(&client, KVD_ABI_BAR0_QUEUE_AT + KVD_ABI_BAR0_QUEUE_VECTOR_AT, 63);
+	assert_int_equal(client_enable(&client), STARTED);
+	(void)create(&client, 1);
+	wait_event(fds[63]);
+	for (int i = 0; i < 64; i++)
+		close(fds[i]);
+	client_close(&client);
+	assert_int_equal(client_stop(&client), 0);
+	client_end(&client);
+}
+
 /* The tables that a dead program leaves: recover, check, and say whether the command in hand was executed. */
 static bool recover(struct client *client, uint64_t sequence, struct kvd_abi_cpl *cpl)
 {
@@ -202,7 +227,8 @@ static void test_dead_bar(void **state)
 int main(int argc, char **argv)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_whole_way), cmocka_unit_test(test_dies_before), cmocka_unit_test(test_dies_within),
+		cmocka_unit_test(test_whole_way), cmocka_unit_test(test_all_vectors),
+		cmocka_unit_test(test_dies_before), cmocka_unit_test(test_dies_within),
 		cmocka_unit_test(test_dies_after), cmocka_unit_test(test_removed), cmocka_unit_test(test_dead_bar),
 	};
 

@@ -245,6 +245,27 @@ static void test_quiesce_not_given_back(void **state)
 	host_check(host, true);
 }
 
+/* Tables that contradict themselves: the command is told, and the card stops. */
+static void test_bad_tables(void **state)
+{
+	struct host *host = *state;
+	struct kvd_abi_cpl cpl;
+
+	host_enable(host);
+	(void)host_session(host, 5);
+	kvd_engine_leave(host->rig.card->engine); /* an engine that does not have the tables refuses as a broken one does */
+	for (uint32_t i = 0; i < 3; i++)
+		host_put(host, 0, (struct kvd_abi_cmd){.id = i, .op = KVD_ABI_OP_SESSION_CREATE});
+	host_ring(host, 0);
+	host_work(host);
+	assert_true(host_take(host, 0, &cpl));
+	assert_int_equal(cpl.id, 0);
+	assert_int_equal(cpl.status, KVD_ABI_STATUS_BAD_TABLES);
+	assert_false(host_take(host, 0, &cpl));
+	assert_int_equal(rig_signals(host->eventfds[0]), 2); /* for the session, and for this */
+	host_stopped(host, KVD_ABI_SYNDROME_BAD_TABLES, 1);
+}
+
 static void test_masked_vectors(void **state)
 {
 	const uint64_t bit = 1ull << HOST_VECTOR;
@@ -270,7 +291,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		TEST(test_commands), TEST(test_rounds), TEST(test_full_completion_ring), TEST(test_wrong_doorbells),
 		TEST(test_wrong_queues), TEST(test_locked_while_enabled), TEST(test_quiesce), TEST(test_quiesce_not_given_back),
-		TEST(test_masked_vectors),
+		TEST(test_bad_tables), TEST(test_masked_vectors),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
