@@ -20,7 +20,7 @@ CAPABILITIES_MAX: Final = 64
 MAJOR: Final = abi.BAR0_VERSION_RESET >> abi.BAR0_VERSION_MAJOR_SHIFT
 ONES32: Final = (1 << 32) - 1
 ONES64: Final = (1 << 64) - 1
-READY_S_MAX: Final = 2.0
+READY_S_MAX: Final = 5.0
 """What a reset, an enable or a quiesce may take."""
 LOOK_S: Final = 0.001
 
