@@ -20,6 +20,7 @@ from kvdriver.commands import Gather, Scatter
 from kvdriver.device import Device, Translate
 from kvdriver.faults import DeviceFault, FaultKind, Interrupted
 from kvdriver.inprocess import run, segments
+from kvdriver.registers import fault_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -131,8 +132,15 @@ class CardDevice(Device):
                     done = await self._execute(card, batches)
             finally:
                 if self._fault is None:
-                    card.scratch.give_back()
+                    self._give_back(card)
         return done
+
+    def _give_back(self, card: Card) -> None:
+        """End the use of a batch's memory; a card that does not let go of it has failed, the batch has not."""
+        try:
+            card.scratch.give_back()
+        except OSError as error:
+            self._fault = fault_of(error, "memory of a batch")
 
     async def _execute(self, card: Card, batches: list[Batch]) -> list[Completion]:
         done: list[Completion] = []
@@ -150,7 +158,12 @@ class CardDevice(Device):
 
     async def _translate_again(self, card: Card, command: Translate, runs: int, progress: Interrupted) -> Completion:
         """Execute a TRANSLATE once more, with the room that it asked for."""
-        memory = card.scratch.take(buffers_bytes([command], translate_runs=runs))
+        try:
+            memory = card.scratch.take(buffers_bytes([command], translate_runs=runs))
+        except OSError as error:  # others of the batch are executed, so this is the card's failure, not the batch's
+            fault = DeviceFault(FaultKind.UNUSABLE, f"no memory for {runs} runs: {error.strerror}")
+            self._fault, fault.interrupted = fault, progress
+            raise fault from error
         batch = Batch([command], translate_runs=runs, memory=memory)
         await self._exchange(card, batch, progress)
         self._local.retries += 1

@@ -88,6 +88,8 @@ class FileMemory:
         self.fd = fd
         self.bytes = count
         self._map = mmap.mmap(fd, count)
+        with suppress(OSError):  # in huge pages, if the machine gives files of memory any
+            self._map.madvise(mmap.MADV_HUGEPAGE)
         self.address = int(ffi.cast("uintptr_t", ffi.from_buffer(self._map)))
 
     def __repr__(self) -> str:
@@ -134,7 +136,15 @@ class AddressSpace:
         if len(self._taken) >= self._mappings_max:
             raise OSError(errno.ENOSPC, f"the {self._mappings_max} DMA mappings that there may be are used up")
         at = self._gap(memory.bytes)
-        self._transport.dma_map(memory.address, memory.bytes, at, memory.fd)
+        try:
+            self._transport.dma_map(memory.address, memory.bytes, at, memory.fd)
+        except OSError as error:
+            if error.errno != errno.ENOMEM:
+                raise
+            what = (
+                f"{memory.bytes >> 10} KiB more can't be locked: raise the limit (LimitMEMLOCK= in the unit, ulimit -l)"
+            )
+            raise OSError(errno.ENOMEM, what) from error
         bisect.insort(self._taken, (at, memory.bytes, memory), key=lambda taken: taken[0])
         return at
 

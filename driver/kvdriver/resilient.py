@@ -126,6 +126,8 @@ class ResilientDevice(Device):
                 return await self._card.submit(commands)
             except DeviceFault as fault:
                 met = fault
+            except OSError as error:  # nothing is executed: the card can't have the memory of this batch
+                met = DeviceFault(FaultKind.UNUSABLE, f"no memory for a batch: {error.strerror}")
             with trio.CancelScope(shield=True):
                 done = await self._finish(met, commands)
         return done
@@ -139,7 +141,8 @@ class ResilientDevice(Device):
         if self._card is not None:
             try:
                 return done + await self._card.submit(rest)
-            except DeviceFault as again:
+            except (DeviceFault, OSError) as error:
+                again = error if isinstance(error, DeviceFault) else DeviceFault(FaultKind.UNUSABLE, str(error))
                 await self._fail(again, restart=False)
                 more, rest = self._recall(again.interrupted, rest)
                 done += more

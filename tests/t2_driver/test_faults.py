@@ -11,9 +11,13 @@ from kvdriver import (
     CardDevice,
     DeviceFault,
     FaultKind,
+    Map,
+    MapRun,
     ResilientDevice,
     SessionCreate,
     Status,
+    Tier,
+    Translate,
 )
 from kvdriver.card import Card
 from kvdriver.tables import Tables
@@ -23,7 +27,8 @@ from t2_driver.conformance.test_model import CAPACITY, Player
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from kvdriver.memory import Mappable
+    from kvdriver import Command, Completion
+    from kvdriver.device import Mappable
 
 PAGE_BYTES = 65536
 SESSIONS_MAX = 16
@@ -182,6 +187,35 @@ async def test_death_of_an_idle_card_is_noticed(claim_log: Callable[[str], None]
         nursery.cancel_scope.cancel()
     await player.play(5)
     await player.compare_all()
+    device.close()
+
+
+async def test_memory_that_the_card_can_not_have_costs_the_card_not_the_batch(claim_log: Callable[[str], None]) -> None:
+    claim_log("the engine goes on in process")
+    bench = Bench(Script())
+    device = await bench.open()
+    session = (await device.run(SessionCreate(key=1))).value
+    runs = tuple(MapRun(first_page=2 * number, count=1, blocks=1) for number in range(60_000))
+    place = Map(session=session, slot=0, tier=Tier.NVME, runs=runs)
+
+    async def without_mappings(batch: list[Command]) -> list[Completion]:
+        card: Any = device._card
+        card._card.space._mappings_max = 2
+        completions = await device.submit(batch)
+        assert device.state.degraded
+        await device.take_back()
+        assert not device.state.degraded
+        return completions
+
+    # Of the first nothing is executed; of the second all but the longer list of the last TRANSLATE.
+    [mapped, *others] = await without_mappings([place] * 4)
+    assert [mapped.status, *(each.status for each in others)] == [Status.OK, *[Status.NO_SPACE] * 3]
+    *found, made = await without_mappings([*[Translate(session=session, slot=0)] * 3, SessionCreate(key=2)])
+    assert [len(each.runs) for each in found] == [60_000] * 3
+    assert made.status is Status.OK
+    assert device.state.faults == {"unusable": 2}
+    assert (await device.submit([SessionCreate(key=2)]))[0].status is Status.EXISTS
+    assert await device.check() == []
     device.close()
 
 

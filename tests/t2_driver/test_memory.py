@@ -96,6 +96,18 @@ def test_scratch_is_zeroed_and_larger_memory_is_mapped_for_a_while(transport: Fa
     memory.close()
 
 
+def test_locked_memory_limit_is_told(transport: FakeCard, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
+
+    monkeypatch.setattr(transport, "dma_map", refuse)
+    memory = SharedMemory("kvd-test", HUGE_BYTES)
+    with pytest.raises(OSError, match="2048 KiB more can't be locked: raise the limit") as raised:
+        AddressSpace(transport).map(memory)
+    assert raised.value.errno == errno.ENOMEM
+    memory.close()
+
+
 async def test_batch_larger_than_the_memory_that_is_mapped() -> None:
     tables = Tables.make(page_bytes=65536, capacity_blocks={Tier.DDR: 1 << 20}, sessions_max=4)
     tables.local.leave()
