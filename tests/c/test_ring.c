@@ -225,6 +225,51 @@ static void test_lies(void **state)
 	card_fini(&card);
 }
 
+/* Whatever stands in the completion ring: a completion that is right, or a named error, and never more than is owed. */
+static void test_random_completions(void **state)
+{
+	enum { LIVES = 2000, STEPS = 40 };
+	struct kvd_abi_cmd cmd[DEPTH];
+	struct kvd_abi_cpl cpl[DEPTH];
+	struct card card;
+	uint32_t good = 0, bad = 0;
+
+	(void)state;
+	srand(1);
+	card_init(&card, DEPTH);
+	for (uint32_t life = 0; life < LIVES; life++) {
+		for (uint32_t step = 0; step < STEPS; step++) {
+			uint32_t count = (uint32_t)rand() % DEPTH;
+			struct kvd_abi_cpl made;
+			uint32_t owed;
+			int n;
+
+			fill(cmd, count, step);
+			n = kvd_ring_submit(card.ring, cmd, count);
+			assert_true(n >= KVD_RING_NOT_ZERO && n <= (int)count);
+			made = card_answer(&card);
+			if (rand() % 8 == 0)
+				((uint8_t *)&made)[(uint32_t)rand() % sizeof(made)] ^= (uint8_t)(1 << rand() % 8);
+			if (card_owed(&card) || rand() % 16 == 0)
+				card_write(&card, made);
+			owed = kvd_ring_outstanding(card.ring);
+			n = kvd_ring_poll(card.ring, cpl, DEPTH, 0);
+			assert_true(n >= KVD_RING_NOT_ZERO && n <= (int)owed);
+			good += n > 0;
+			bad += n < 0;
+			for (int i = 0; i < n; i++)
+				assert_true(cpl[i].status < KVD_ABI_STATUS_COUNT && cpl[i].id < STEPS + DEPTH);
+			if (n < 0)
+				break;
+		}
+		kvd_ring_reset(card.ring);
+		card.taken = card.made = 0;
+		card.doorbells[0] = card.doorbells[1] = 0;
+	}
+	assert_true(good > LIVES && bad > LIVES / 4);
+	card_fini(&card);
+}
+
 static void test_phase_lies_while_nothing_is_owed(void **state)
 {
 	struct kvd_abi_cpl cpl;
@@ -342,6 +387,7 @@ int main(void)
 		cmocka_unit_test(test_full_ring),
 		cmocka_unit_test(test_work_streams_a_long_batch),
 		cmocka_unit_test(test_lies),
+		cmocka_unit_test(test_random_completions),
 		cmocka_unit_test(test_phase_lies_while_nothing_is_owed),
 		cmocka_unit_test(test_reset_forgets),
 		cmocka_unit_test(test_dead_doorbell),
