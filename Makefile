@@ -14,7 +14,7 @@ SAN_asan := -Db_sanitize=address,undefined -Db_lundef=false
 SAN_tsan := -Db_sanitize=thread -Db_lundef=false
 SAN_plain :=
 
-.PHONY: help setup build test test-c test-py lint format demo run bench lock abi install uninstall clean
+.PHONY: help setup build test test-c test-py lint format demo demo-card run bench lock abi install uninstall clean
 
 help: ## show this
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -67,8 +67,11 @@ $(VENV)/.demo: $(VENV)/.setup requirements/demo.txt
 	$(PY) -m pip install -qq --no-deps --require-hashes -r requirements/demo.txt
 	touch $@
 
-demo: build $(VENV)/.demo ## the main job with a real model server and a real model
-	$(PY) scripts/demo.py
+demo: build $(VENV)/.demo ## the main job with a real model server and a real model; DEVICE=vfio-user:SOCKET uses a card
+	$(PY) scripts/demo.py $(if $(DEVICE),--device $(DEVICE))
+
+demo-card: build $(VENV)/.demo ## the same on a card model, which is killed in the middle
+	$(PY) scripts/demo.py --card
 
 run: build ## kvd in the foreground, in ./run, for your own use
 	$(PY) scripts/run.py
