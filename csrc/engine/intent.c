@@ -31,6 +31,7 @@ void kvd_intent_open(struct kvd_call *call)
 	intent->stage = KVD_ABI_STAGE_NONE;
 	kvd_order();
 	intent->words = 0;
+	call->words = 0;
 	intent->steps = 0;
 	intent->scratch = 0;
 	intent->session = call->session ? kvd_session_handle(call->engine, call->session) : 0;
@@ -47,10 +48,10 @@ void kvd_intent_word(struct kvd_call *call, uint64_t *at, uint64_t value)
 {
 	struct kvd_intent *intent = &call->engine->head->intent;
 
-	assert(intent->words < INTENT_WORDS);
-	kvd_put(&intent->word_at[intent->words], offset_of(call->engine, at));
-	kvd_put(&intent->word[intent->words], value);
-	kvd_put32(&intent->words, intent->words + 1);
+	assert(call->words < INTENT_WORDS);
+	kvd_put(&intent->word_at[call->words], offset_of(call->engine, at));
+	kvd_put(&intent->word[call->words], value);
+	kvd_put32(&intent->words, ++call->words);
 }
 
 void kvd_intent_stage(struct kvd_call *call, uint32_t stage)

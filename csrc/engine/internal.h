@@ -11,7 +11,9 @@ struct kvd_call {
 	struct kvd_abi_cpl *cpl;
 	struct kvd_session *session;
 	uint32_t tier;
-	bool changing; /* the session's version is odd */
+	uint32_t words; /* of the intent */
+	bool changing;  /* the session's version is odd */
+	bool reading;   /* beside one who changes */
 };
 
 /* What a command refers to. */
@@ -77,6 +79,17 @@ static inline void kvd_change_end(uint64_t *version)
 {
 	kvd_put(version, (*version | 1) + 1);
 }
+
+/* read.c: for an operation that reads in parts; each part is tried until nothing changed meanwhile. Where nobody can change
+ * anything the first try is good. */
+struct kvd_try {
+	uint64_t version;
+	uint32_t number;
+};
+/* Begin a try; false: there were enough, the command ends with BUSY. */
+bool kvd_read_try(const struct kvd_call *call, struct kvd_try *try);
+/* What was read since then fits together. */
+bool kvd_read_good(const struct kvd_call *call, const struct kvd_try *try);
 
 /* arena.c, attach.c: the arena. */
 int kvd_arena_init(struct kvd_engine *engine, const struct kvd_engine_config *config);

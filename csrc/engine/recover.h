@@ -41,6 +41,8 @@ struct kvd_rebuild {
 	bool again;                       /* something became contested in this pass */
 	struct kvd_places shared;         /* each meeting of a frame after the first */
 	struct kvd_places conflicts;      /* frames that two have and only one may; none of them keeps it */
+	uint64_t sessions;                /* contexts to look at */
+	uint64_t nodes_left;              /* that verifying may still meet: in mended tables no node is met twice */
 	uint64_t sorted;                  /* conflicts that were known when this pass began, in order */
 };
 
