@@ -148,6 +148,27 @@ union kvd_entry *kvd_table_find(const struct kvd_engine *engine, const uint64_t 
 	return entry && kvd_get(&entry->pte) & KVD_ABI_PTE_VALID_MASK ? entry : NULL;
 }
 
+void kvd_table_prefetch(const struct kvd_engine *engine, const uint64_t *root, uint64_t page)
+{
+	uint64_t link = kvd_get(root);
+	uint32_t height;
+
+	if (!root_height(link, &height) || beyond(page, height))
+		return;
+	for (;; height--) {
+		const union kvd_entry *entries = node_of(engine, link, height);
+		uint32_t index = index_at(page, height);
+
+		if (!entries || index >= kvd_class_entries(kvd_link_class(link)))
+			return;
+		if (!height) {
+			__builtin_prefetch(&entries[index]);
+			return;
+		}
+		link = kvd_get(&entries[index].link);
+	}
+}
+
 /* Look-ups in flight together: as many misses as a core can wait for at once. */
 #define LOOKUP_BATCH 32u
 
