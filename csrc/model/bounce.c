@@ -55,13 +55,19 @@ void kvd_card_bounce_drop(struct kvd_card *card)
 		free(card->bounces[--card->bounce_count].data);
 }
 
-void kvd_card_bounce_end(struct kvd_card *card)
+bool kvd_card_bounce_end(struct kvd_card *card, uint64_t *address)
 {
-	while (card->bounce_count) {
-		struct kvd_card_bounce *at = &card->bounces[--card->bounce_count];
+	bool all = true;
 
-		if (at->written && kvd_card_dma_copy(card, at->iova, at->data, at->bytes, true))
-			card->counters.faults++;
-		free(at->data);
+	for (uint32_t i = 0; i < card->bounce_count; i++) {
+		struct kvd_card_bounce *at = &card->bounces[i];
+
+		if (!at->written || !kvd_card_dma_copy(card, at->iova, at->data, at->bytes, true))
+			continue;
+		card->counters.faults++;
+		*address = at->iova;
+		all = false;
 	}
+	kvd_card_bounce_drop(card);
+	return all;
 }

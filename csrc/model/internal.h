@@ -99,8 +99,8 @@ struct kvd_card_bounce {
 
 /* The engine's way to a command's buffer (context: the card). NULL: it can't be reached. */
 void *kvd_card_reach(void *context, uint64_t address, uint64_t bytes, int writable);
-/* Bring back what the command wrote, or forget it. */
-void kvd_card_bounce_end(struct kvd_card *card);
+/* Bring back what the command wrote. False: what is at `address` could not be. */
+bool kvd_card_bounce_end(struct kvd_card *card, uint64_t *address);
 void kvd_card_bounce_drop(struct kvd_card *card);
 
 /*

@@ -151,7 +151,8 @@ static bool execute_one(struct kvd_card *card, struct kvd_card_queue *queue)
 	card->torn = true;
 	kvd_engine_submit(card->engine, &cmd, &cpl, 1);
 	card->torn = false;
-	kvd_card_bounce_end(card);
+	if (card->bounce_count && !kvd_card_bounce_end(card, &cpl.result0))
+		cpl.status = KVD_ABI_STATUS_BAD_ADDRESS;
 	queue->executed++;
 	card->counters.commands++;
 	card->counters.refused += cpl.status != KVD_ABI_STATUS_OK;

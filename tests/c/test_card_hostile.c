@@ -1,6 +1,7 @@
 /* A host that takes memory away, gives wrong addresses or wrong tables while the card works on them. */
 #include "card_host.h"
 
+#include <errno.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -57,6 +58,7 @@ static void test_buffer_by_messages(void **state)
 		struct kvd_vfu_dma_access access;
 		uint8_t data[32];
 	} answer = {.access = {iova, 32}};
+	struct kvd_abi_cpl cpl;
 	const uint64_t far = rig->card->dma.window_bytes - (4 << 20);
 	uint64_t session;
 
@@ -76,6 +78,15 @@ static void test_buffer_by_messages(void **state)
 	assert_int_equal(rig->header.command, KVD_VFU_DMA_WRITE);
 	assert_int_equal(((struct kvd_abi_run *)(void *)(rig->payload + 16))->first_page, 3);
 	assert_int_equal(((struct kvd_abi_run *)(void *)(rig->payload + 16))->count, 4);
+	/* What can't be brought back is no success. */
+	answer.header = (struct kvd_vfu_header){3, KVD_VFU_DMA_READ, sizeof(answer), KVD_VFU_TYPE_REPLY, 0};
+	rig_send(rig, &answer, sizeof(answer), NULL, 0);
+	answer.header = (struct kvd_vfu_header){4, KVD_VFU_DMA_WRITE, 16, KVD_VFU_TYPE_REPLY | KVD_VFU_ERROR, EIO};
+	rig_send(rig, &answer.header, 16, NULL, 0);
+	cpl = translate(host, session, iova, 32);
+	assert_int_equal(cpl.status, KVD_ABI_STATUS_BAD_ADDRESS);
+	assert_int_equal(cpl.result0, iova);
+	assert_true(rig_receive(rig) && rig_receive(rig));
 	/* More than the card keeps is out of reach. */
 	assert_int_equal(rig_map(rig, far, 4 << 20, 3, -1, 0), 0);
 	assert_int_equal(translate(host, session, far, 4 << 20).status, KVD_ABI_STATUS_BAD_ADDRESS);
@@ -274,6 +285,23 @@ static struct kvd_abi_cmd noise_command(const struct host *host, uint64_t sessio
 	};
 }
 
+/* Buffers of commands: transfers that could be, or anything. */
+static void fill_buffer(struct host *host)
+{
+	uint64_t *words = host_buffer(host);
+	struct kvd_abi_transfer transfer = {
+		.host = host_buffer_iova() + 8 * (draw() % 64), .host_bytes = draw() % 300000,
+		.scales = host_buffer_iova() + 0x10000, .scales_bytes = draw() % 4096, .page_offset = draw() % 4096,
+		.tokens = (uint32_t)(draw() % 100), .channels = (uint32_t)(draw() % 100),
+		.host_format = (uint16_t)(draw() % 7), .page_format = (uint16_t)(draw() % 7), .scaling = (uint16_t)(draw() % 4),
+	};
+
+	for (uint32_t i = 0; i < 64; i++)
+		words[i] = draw() % 4 ? draw() % 64 : draw();
+	if (draw() % 2)
+		memcpy(words, &transfer, sizeof(transfer));
+}
+
 /* A word of what is used of the tables: of the head, of the sessions and the hash, of the heap. */
 static uint64_t draw_place(const struct kvd_abi_table_head *good)
 {
@@ -333,6 +361,7 @@ static void test_noise_in_tables(void **state)
 		for (uint32_t i = 0; i < NOISE_COMMANDS && kvd_card_enabled(host->rig.card); i++) {
 			if (i % 8 == 0)
 				spoil(tables, (const void *)good);
+			fill_buffer(host);
 			host_put(host, 0, noise_command(host, session));
 			host_ring(host, 0);
 			host_work(host);
