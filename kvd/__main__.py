@@ -36,6 +36,7 @@ app = cyclopts.App(
 def kvd(
     *,
     config_file: Annotated[Path | None, Parameter(name="--config")] = None,
+    device: Annotated[str | None, Parameter(show_default=False)] = None,
     check_config: Annotated[bool, Parameter(negative="", show_default=False)] = False,
     print_config: Annotated[bool, Parameter(negative="", show_default=False)] = False,
     fsck: Annotated[bool, Parameter(negative="", show_default=False)] = False,
@@ -46,6 +47,9 @@ def kvd(
     ----------
     config_file
         The configuration; /etc/kvd/kvd.toml where it exists, else the defaults.
+    device
+        Where the page-table engine runs, in place of [daemon] device: in-process, vfio-user:/path.sock or
+        vfio:0000:01:00.0.
     check_config
         Say whether the configuration can be used here, and exit (0, or 78).
     print_config
@@ -56,7 +60,7 @@ def kvd(
     if print_config:
         sys.stdout.write(config_schema.render(config_schema.File()))
         return ExitCode.OK
-    loaded = config.load(config_file)
+    loaded = config.load(config_file, device=device)
     if fsck:
         from kvd import fsck as checker  # noqa: PLC0415
 

@@ -8,6 +8,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from msgspec import structs
+
 from kvd import config_memory, config_units, mountinfo
 from kvd.config_schema import CHOICES, File, assignment, decode, default_of, fault
 from kvd.errors import ConfigError
@@ -34,6 +36,7 @@ class DaemonConfig:
     socket: Path
     socket_group: str
     flush_s: float
+    device: str = "in-process"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,8 +91,15 @@ class Config:
     log: LogConfig
 
 
-def load(path: Path | None) -> Config:
+def load(path: Path | None, *, device: str | None = None) -> Config:
     """Read the configuration: `path`, else ``/etc/kvd/kvd.toml`` where it exists, else the defaults.
+
+    Parameters
+    ----------
+    path
+        The file.
+    device
+        In place of what it says in ``[daemon] device``.
 
     Raises
     ------
@@ -98,7 +108,7 @@ def load(path: Path | None) -> Config:
     """
     memory = config_memory.read()
     if path is None and not DEFAULT_FILE.exists():
-        return _resolved(build(File(), memory))
+        return _resolved(build(_with_device(File(), device), memory))
     file = path or DEFAULT_FILE
     try:
         text = file.read_text(encoding="utf-8")
@@ -106,11 +116,15 @@ def load(path: Path | None) -> Config:
         raise ConfigError(f"{file}: {error.strerror}; set --config to a readable file") from error
     except UnicodeDecodeError as error:
         raise ConfigError(f"{file}: is not UTF-8 at byte {error.start}; save it as UTF-8") from error
-    return _resolved(parse(text, memory, name=str(file)))
+    return _resolved(parse(text, memory, name=str(file), device=device))
 
 
-def parse(text: str, memory: config_memory.Memory, *, name: str = "configuration") -> Config:
-    """Return the configuration that a TOML text describes; `name` is what errors call it.
+def _with_device(file: File, device: str | None) -> File:
+    return file if device is None else structs.replace(file, daemon=structs.replace(file.daemon, device=device))
+
+
+def parse(text: str, memory: config_memory.Memory, *, name: str = "configuration", device: str | None = None) -> Config:
+    """Return the configuration that a TOML text describes; `name` is what errors call it, `device` overrides.
 
     Raises
     ------
@@ -121,7 +135,7 @@ def parse(text: str, memory: config_memory.Memory, *, name: str = "configuration
         tree = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{name}: {error}; see kvd --print-config for how it is written") from error
-    return build(decode(tree), memory)
+    return build(_with_device(decode(tree), device), memory)
 
 
 def build(file: File, memory: config_memory.Memory) -> Config:
@@ -144,6 +158,7 @@ def build(file: File, memory: config_memory.Memory) -> Config:
             socket=values.path("daemon", "socket"),
             socket_group=file.daemon.socket_group,
             flush_s=values.duration("daemon", "flush"),
+            device=_device(file.daemon.device),
         ),
         fuse=FuseConfig(
             passthrough=file.fuse.passthrough,
@@ -248,6 +263,18 @@ def _absolute(table: str, key: str, text: str) -> Path:
     if not path.is_absolute() or ".." in path.parts:
         raise fault(table, key, f'"{text}" is not absolute', 'set a path that starts with "/" and has no ".."')
     return Path(os.path.normpath(text.replace("//", "/")))
+
+
+def _device(text: str) -> str:
+    """Check how a device is named; one in process needs no driver."""
+    if text == default_of("daemon", "device"):
+        return text
+    from kvdriver.address import DeviceAddress  # noqa: PLC0415  it brings a C extension with it
+
+    try:
+        return str(DeviceAddress.parse(text))
+    except ValueError as error:
+        raise fault("daemon", "device", str(error), assignment("daemon", "device")) from error
 
 
 def _check_duplicates(dirs: tuple[Path, ...]) -> None:

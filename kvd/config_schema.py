@@ -25,6 +25,13 @@ class DaemonTable(Struct, frozen=True, forbid_unknown_fields=True):
     state: Annotated[str, Meta(description="The catalogue and the lock of this daemon.")] = "/var/lib/kvd"
     socket: Annotated[str, Meta(description="The control socket, which kvctl speaks to.")] = "/run/kvd/kvd.sock"
     socket_group: Annotated[str, Meta(description='Who may use the socket besides root; "" for nobody.')] = "kvd"
+    device: Annotated[
+        str,
+        Meta(
+            description='Where the page-table engine runs: "in-process", "vfio-user:/path.sock" (a card in another '
+            'process, such as kvd-card) or "vfio:0000:01:00.0" (a card in that slot, bound by kvctl device bind).'
+        ),
+    ] = "in-process"
     flush: Annotated[str, Meta(description="How long a stop may take to copy unsaved objects to NVMe.")] = "5min"
 
 

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from kvd.api.backend import Entry, Fault, FeatureOff, Status, Step, TierUsage
-from kvd.errors import KvdError, NotFoundError
+from kvd.api.backend import Engine, Entry, Fault, FeatureOff, Status, Step, TierUsage
+from kvd.errors import KvdError, NotFoundError, UnavailableError
 from kvd.version import VERSION
-from kvdriver import BLOCK_BYTES, Tier
+from kvdriver import BLOCK_BYTES, ResilientDevice, Tier
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -56,6 +56,7 @@ class DaemonControl:
         self._device = device
         self._features = features
         self._started_s = time.monotonic()
+        self._started_at_s = time.time()
 
     # -- telling -------------------------------------------------------------------------------------------------
 
@@ -66,6 +67,8 @@ class DaemonControl:
         faults = self._faults()
         damaged = self._catalog.placements.count_damaged()
         reasons = [f"{damaged} quarantined object{'s' if damaged > 1 else ''}"] if damaged else []
+        engine = self._engine()
+        reasons += [f"engine: {engine.reason}"] if engine.reason else []
         tiers = (await self._usage(Tier.DDR), await self._usage(Tier.NVME))
         reasons += [
             f"{tier.tier} tier is full"
@@ -80,6 +83,7 @@ class DaemonControl:
             uptime_s=round(time.monotonic() - self._started_s, 3),
             mount=str(self._config.daemon.mount),
             device=self._device.capabilities.transport,
+            engine=engine,
             kernel=os.uname().release,
             features=features.on,
             features_off=features.off,
@@ -92,6 +96,40 @@ class DaemonControl:
             demoted_bytes=self._objects.moves.counts.demoted_bytes,
             faults=faults,
         )
+
+    def _engine(self) -> Engine:
+        if not isinstance(self._device, ResilientDevice):
+            transport = self._device.capabilities.transport
+            return Engine(
+                wanted=transport,
+                transport=transport,
+                state="ok",
+                reason="",
+                since_s=self._started_at_s,
+                faults={},
+                replayed=0,
+                taken_back=0,
+                losses=(),
+            )
+        state = self._device.state
+        return Engine(
+            wanted=state.wanted,
+            transport=state.transport,
+            state="degraded" if state.degraded else "ok",
+            reason=state.reason,
+            since_s=state.since_s,
+            faults=state.faults,
+            replayed=state.replayed,
+            taken_back=state.taken_back,
+            losses=state.losses,
+        )
+
+    async def reset_device(self) -> Engine:
+        """Reset the card and give it the engine's tables again; say how that went."""
+        if not isinstance(self._device, ResilientDevice):
+            raise UnavailableError("the engine runs in process: there is no card to reset")
+        await self._device.take_back()
+        return self._engine()
 
     def _wanted_bytes(self, tier: TierUsage) -> int:
         """Return what a full tier would have to hold more: a byte, or the object that NVMe refused."""

@@ -35,13 +35,16 @@ from kvd.tier.nvme import NvmeStore
 from kvd.tier.objects import Objects
 from kvd.tier.page import PAGE_BYTES
 from kvd.tier.recovery import Recovery
-from kvdriver import BLOCK_BYTES, InProcessDevice, Tier
+from kvdriver import BLOCK_BYTES, ResilientDevice, Tier
+from kvdriver.address import DeviceAddress
+from kvdriver.opening import open_resilient
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from contextlib import AbstractAsyncContextManager
 
     from kvd.config import Config
+    from kvdriver import Device
 
 logger = log.get(__name__)
 
@@ -124,7 +127,7 @@ class _Daemon:
             direct=config.nvme.direct != "off",
             copies=catalog.placements.copies_by_dir(),
         )
-        device = self._open_device(nvme)
+        device = await self._open_device(nvme)
         stack.callback(device.close)
         books = Books(device)
         mover = await stack.enter_async_context(Mover.open(page_bytes=PAGE_BYTES, deadline_s=config.nvme.deadline_s))
@@ -144,7 +147,7 @@ class _Daemon:
         operations = Operations(catalog, objects, books, virtual, objects_max=SESSIONS_MAX)
         pyfuse3.init(operations, f"/dev/fd/{peer.detach()}", {"default_permissions"})  # libfuse closes it
         stack.callback(pyfuse3.close, unmount=False)
-        await self._run(catalog, objects, control, split)
+        await self._run(catalog, objects, control, split, device)
 
     def _mount_ddr(self, stack: AsyncExitStack, uuid: str) -> DdrStore:
         """Mount the ddr tmpfs, or find it again; it outlives this process only if objects are in it."""
@@ -156,13 +159,17 @@ class _Daemon:
         stack.callback(lambda: any(True for _ in ddr.inos()) or mount.unmount_tmpfs(self._system, config.path))
         return ddr
 
-    async def _run(self, catalog: Catalog, objects: Objects, control: DaemonControl, split: Split) -> None:
+    async def _run(
+        self, catalog: Catalog, objects: Objects, control: DaemonControl, split: Split, device: Device
+    ) -> None:
         config = self._config
         async with trio.open_nursery() as plane:
             negotiated = trio.Event()
             plane.start_soon(self._events, split, objects, negotiated)
             plane.start_soon(self._names)
             plane.start_soon(self._notifier.watchdog)
+            if isinstance(device, ResilientDevice):
+                plane.start_soon(device.tend)
             with trio.fail_after(NEGOTIATE_S):
                 await negotiated.wait()
             plane.start_soon(objects.room.run)
@@ -255,9 +262,10 @@ class _Daemon:
                 off.append(FeatureOff(feature=name, reason=reason))
         return Features(on=on, off=tuple(off))
 
-    def _open_device(self, nvme: NvmeStore) -> InProcessDevice:
+    async def _open_device(self, nvme: NvmeStore) -> Device:
         burst = self._config.ddr.budget_bytes + self._config.ddr.burst_bytes
-        return InProcessDevice.open(
+        return await open_resilient(
+            DeviceAddress.parse(self._config.daemon.device),
             page_bytes=PAGE_BYTES,
             capacity_blocks={
                 Tier.DDR: burst // BLOCK_BYTES,

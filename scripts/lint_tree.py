@@ -44,6 +44,7 @@ ROWS: tuple[tuple[str, ...], ...] = (
         "kvd.log",
         "kvd.mountinfo",
         "kvd.policy",
+        "kvdriver.address",
     ),
     ("kvd.errors", "kvd.version"),
     ("spec",),

@@ -10,7 +10,9 @@ from rich.text import Text
 
 from kvctl.exits import CtlError, Exit, UsageError
 from kvctl.session import Session  # cyclopts reads this annotation
+from kvdriver import DeviceFault
 from kvdriver.bench import PAGES, ROUNDS, Measured, measure
+from kvdriver.ringbench import measure_model
 
 bench = App(name="bench", help="Measure this machine against kvd's promises.")
 
@@ -21,7 +23,7 @@ _DIGITS: Final = 2
 
 @bench.command
 def engine(*, pages: int = PAGES, rounds: int = ROUNDS, session: Context) -> int:
-    """Measure the page-table engine in this process: no daemon is asked.
+    """Measure the page-table engine in this process, and one in another over vfio-user: no daemon is asked.
 
     Takes half a minute and some 300 MiB at the default number of pages. The exit status is 0 also where a bar is
     missed: that is for the reader to judge.
@@ -34,9 +36,11 @@ def engine(*, pages: int = PAGES, rounds: int = ROUNDS, session: Context) -> int
         Rounds of each measurement; their median counts.
     """
     try:
-        found = measure(pages, rounds)
+        found = [*measure(pages, rounds), *measure_model()]
     except ValueError as error:
         raise UsageError(str(error)) from error
+    except DeviceFault as fault:
+        raise CtlError(str(fault), Exit.FAILED, fault.kind.name) from fault
     except OSError as error:
         raise CtlError(str(error.strerror), Exit.FAILED, "ENOMEM") from error
     if session.as_json:

@@ -76,6 +76,11 @@ class Client:
         with self._explained():
             return self._document(self._http.get(f"/v1/{what}{query}"))
 
+    def post(self, what: str) -> dict[str, Any]:
+        """Tell the daemon to do something that needs no more words; return what it says."""
+        with self._explained():
+            return self._document(self._http.post(f"/v1/{what}"))
+
     def pin(self, path: bytes, *, pinned: bool) -> int:
         """Pin or unpin what is at or below a path; return how many objects changed."""
         with self._explained():

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 from cyclopts import App, CycloptsError, Group, Parameter
 from rich.text import Text
 
-from kvctl import names, tables, units
+from kvctl import device, names, tables, units
 from kvctl.bench import bench
 from kvctl.client import Client
 from kvctl.exits import CtlError, Exit, exit_of_all
@@ -54,6 +54,8 @@ app = App(
 app.suppress_keyboard_interrupt = app.meta.suppress_keyboard_interrupt = False
 app.command(bench)
 app.meta.group_parameters = Group("Options of every command", sort_key=0)
+
+app.command(device.app)
 
 Context = Annotated[Session, Parameter(parse=False)]
 Paths = Annotated[tuple[Path, ...], Parameter(negative="")]

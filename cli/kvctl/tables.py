@@ -85,7 +85,7 @@ def _status_rows(found: dict[str, Any]) -> Iterator[tuple[str, Text]]:
     for reason in found["reasons"]:
         yield "because", Text(show(reason), "yellow")
     yield "up", Text(f"{units.age(found['uptime_s'])}, process {found['pid']}, kernel {found['kernel']}")
-    yield "engine", Text(show(found["device"]))
+    yield "engine", engine(found["engine"])
     yield (
         "objects",
         Text(
@@ -97,6 +97,43 @@ def _status_rows(found: dict[str, Any]) -> Iterator[tuple[str, Text]]:
     yield "features", Text(", ".join(found["features"]) or "none")
     for off in found["features_off"]:
         yield "without", Text(f"{off['feature']}: {show(off['reason'])}")
+
+
+def engine(found: dict[str, Any]) -> Text:
+    """Say where the engine runs, why there, and what went wrong with its card."""
+    text = Text(show(found["transport"]))
+    if found["wanted"] != found["transport"]:
+        text.append(f" ({show(found['wanted'])})" if found["state"] == "ok" else f", not {show(found['wanted'])}", "")
+    if found["state"] != "ok":
+        text.append(f": degraded since {_when(found['since_s'])}", "yellow")
+    if found["faults"]:
+        faults = ", ".join(f"{count} {show(kind)}" for kind, count in sorted(found["faults"].items()))
+        text.append(f"; faults: {faults}; {units.plural(found['replayed'], 'command')} replayed")
+    if found["losses"]:
+        text.append(f"; lost: {show(found['losses'][-1])}", "red")
+    return text
+
+
+def devices(found: list[dict[str, Any]]) -> Table:
+    """Lay out PCI devices."""
+    table = _table("SLOT", "ID", "CARD", "NUMA", "GROUP", "DRIVER", "ALSO IN THE GROUP")
+    for device in found:
+        others = (f"{each['slot']} ({each['driver'] or 'no driver'})" for each in device["neighbours"])
+        table.add_row(
+            device["slot"],
+            f"{device['vendor']:04x}:{device['device']:04x}",
+            "yes" if device["card"] else "no",
+            _count(device["numa_node"]),
+            _count(device["group"]),
+            device["driver"] or "-",
+            Text(show(", ".join(others))),
+        )
+    return table
+
+
+def pairs(found: dict[str, Any]) -> Table:
+    """Lay out names and what they stand for."""
+    return _pairs((name.replace("_", " "), Text(show(str(value)))) for name, value in found.items())
 
 
 def _faults(found: list[dict[str, Any]]) -> Table:

@@ -1,6 +1,8 @@
 """Drives the page-table engine, in process or on a card, through one Device interface."""
 
 from kvdriver.abi import Event, Format, Scaling, State, Status, Tier
+from kvdriver.address import DeviceAddress
+from kvdriver.carddevice import CardDevice
 from kvdriver.commands import (
     AgeCursor,
     AgeScan,
@@ -44,21 +46,30 @@ from kvdriver.device import (
     Translate,
     Unmap,
 )
+from kvdriver.enginestate import EngineState
+from kvdriver.faults import DeviceFault, FaultKind
 from kvdriver.inprocess import InProcessDevice, run
+from kvdriver.opening import open_bare, open_resilient
+from kvdriver.resilient import ResilientDevice
 
 __all__ = [
     "BLOCK_BYTES",
     "AgeCursor",
     "AgeScan",
     "Capabilities",
+    "CardDevice",
     "ColdRun",
     "Command",
     "Completion",
     "CopyRun",
     "Device",
+    "DeviceAddress",
+    "DeviceFault",
     "DeviceStatistics",
     "EngineError",
+    "EngineState",
     "Event",
+    "FaultKind",
     "Flush",
     "Format",
     "Gather",
@@ -73,6 +84,7 @@ __all__ = [
     "QueryTier",
     "Remap",
     "Reserve",
+    "ResilientDevice",
     "Resize",
     "Run",
     "Scaling",
@@ -93,5 +105,7 @@ __all__ = [
     "Unmap",
     "Unshare",
     "WindowAdvance",
+    "open_bare",
+    "open_resilient",
     "run",
 ]

@@ -73,6 +73,9 @@ class Batch:
         What to pack.
     translate_runs
         How many runs each TRANSLATE has room for.
+    memory
+        Zeroed memory for the buffers, `buffers_bytes` long, and its address as the device has it; of this process's
+        own where it is not given.
 
     Raises
     ------
@@ -82,17 +85,27 @@ class Batch:
 
     __slots__ = ("_completions", "_data", "_data_view", "_offsets", "_request", "_request_view", "commands")
 
-    def __init__(self, commands: Sequence[Command], *, translate_runs: int = TRANSLATE_RUNS) -> None:
+    def __init__(
+        self,
+        commands: Sequence[Command],
+        *,
+        translate_runs: int = TRANSLATE_RUNS,
+        memory: tuple[memoryview, int] | None = None,
+    ) -> None:
         self.commands = commands
         sizes = [_buffer_bytes(command, translate_runs) for command in commands]
         *self._offsets, used = itertools.accumulate(sizes, initial=0)
-        # Every structure is a multiple of 8 bytes, so in memory made of such words each is aligned.
-        self._data = ffi.new("uint64_t[]", used // 8)
-        self._data_view = ffi.buffer(self._data)
+        if memory is None:
+            # Every structure is a multiple of 8 bytes, so in memory made of such words each is aligned.
+            self._data = ffi.new("uint64_t[]", used // 8)
+            self._data_view = ffi.buffer(self._data)
+            address = int(ffi.cast("uintptr_t", self._data))
+        else:
+            self._data = None
+            self._data_view, address = memory
         self._request = ffi.new("struct kvd_abi_cmd[]", len(commands))
         self._request_view = ffi.buffer(self._request)
         self._completions = ffi.new("struct kvd_abi_cpl[]", len(commands))
-        address = int(ffi.cast("uintptr_t", self._data))
         try:
             for number, (command, offset, size) in enumerate(zip(commands, self._offsets, sizes, strict=True)):
                 self._pack(number, command, address, offset, size)
@@ -108,16 +121,31 @@ class Batch:
         buffer = address + offset if size else 0
         CMD.pack_into(self._request_view, number * CMD.size, number, *_FIELDS[type(command)](command), buffer, size)
 
+    def read(self, engine: Any) -> None:
+        """Let the engine answer each command from the tables, which it leaves as they are."""
+        for number in range(len(self.commands)):
+            lib.kvd_engine_read(engine, self._request + number, self._completions + number)
+
+    @property
+    def addresses(self) -> tuple[int, int]:
+        """Where the commands and the completions are, for another library."""
+        return int(ffi.cast("uintptr_t", self._request)), int(ffi.cast("uintptr_t", self._completions))
+
+    def put(self, number: int, completion: Any) -> None:
+        """Set the completion of a command to a `struct kvd_abi_cpl`."""
+        self._completions[number] = completion
+
     def submit(self, engine: Any) -> None:
         """Let the engine execute the batch: one call."""
         lib.kvd_engine_submit(engine, self._request, self._completions, len(self.commands))
 
-    def completions(self) -> list[Completion]:
-        """Return how each command ended, in order."""
+    def completions(self, count: int | None = None) -> list[Completion]:
+        """Return how each command ended, or the first `count` of them, in order."""
+        ended = itertools.islice(CPL.iter_unpack(ffi.buffer(self._completions)), count)
         return [
             self._completion(command, offset, status, value, second)
             for command, offset, (_, status, _, value, second, *_) in zip(
-                self.commands, self._offsets, CPL.iter_unpack(ffi.buffer(self._completions)), strict=True
+                self.commands, self._offsets, ended, strict=False
             )
         ]
 
@@ -159,6 +187,11 @@ class Batch:
             state=_STATES[state],
             window_start=tuple(window_start),
         )
+
+
+def buffers_bytes(commands: Sequence[Command], *, translate_runs: int = TRANSLATE_RUNS) -> int:
+    """Return how much memory the buffers of a batch take."""
+    return sum(_buffer_bytes(command, translate_runs) for command in commands)
 
 
 def _buffer_bytes(command: Command, translate_runs: int) -> int:

@@ -188,6 +188,25 @@ class DeviceStatistics:
     mapped_pages: int
 
 
+class Mappable(Protocol):
+    """Memory of this process with a file behind it, from the file's beginning (`kvdriver.memory`)."""
+
+    @property
+    def fd(self) -> int:
+        """The file."""
+        ...
+
+    @property
+    def bytes(self) -> int:
+        """Length."""
+        ...
+
+    @property
+    def address(self) -> int:
+        """Where it is mapped in this process."""
+        ...
+
+
 class Device(Protocol):
     """A page-table engine.
 
@@ -211,6 +230,30 @@ class Device(Protocol):
         ------
         EngineError
             If it was refused.
+        """
+        ...
+
+    async def map_memory(self, memory: Mappable) -> None:
+        """Let the device reach a memory, which `Transfer` names by its addresses in this process.
+
+        Raises
+        ------
+        OSError
+            ENOSPC: no more mappings, or no addresses; ENOMEM: the locked-memory limit.
+        """
+        ...
+
+    async def unmap_memory(self, memory: Mappable) -> None:
+        """Take a memory back; when this returns the device no longer reaches it."""
+        ...
+
+    async def tier_memory(self, tier: Tier, memory: Mappable) -> None:
+        """Say where `Gather` and `Scatter` find a tier's frames: frame n at n pages of a memory that is mapped.
+
+        Raises
+        ------
+        OSError
+            If there is no such tier.
         """
         ...
 

@@ -18,6 +18,7 @@ from kvdriver.device import (
     EngineError,
     Map,
     Remap,
+    Run,
     SessionDestroy,
     Translate,
     Unmap,
@@ -25,6 +26,8 @@ from kvdriver.device import (
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
+
+    from kvdriver.device import Mappable
 
 SESSIONS_MAX: Final = 1 << 20
 ARENA_BYTES: Final = 16 << 30
@@ -54,7 +57,7 @@ async def run(device: Device, command: Command) -> Completion:
     return completion
 
 
-def _segments(commands: Sequence[Command]) -> Iterator[Sequence[Command]]:
+def segments(commands: Sequence[Command]) -> Iterator[Sequence[Command]]:
     """Cut a batch where a TRANSLATE that may have to be asked again is followed by a change of pages."""
     start = 0
     open_translate = False
@@ -77,7 +80,8 @@ class InProcessDevice(Device):
     def __init__(self, engine: Any, capabilities: Capabilities) -> None:
         self._engine: Any | None = engine
         self._capabilities = capabilities
-        self._retries = 0
+        self.retries = 0
+        """Commands, here or on a card with these tables, that repeat another one and are not counted."""
 
     @classmethod
     def open(
@@ -133,6 +137,22 @@ class InProcessDevice(Device):
         )
         return cls(ffi.gc(out[0], lib.kvd_engine_fini), capabilities)
 
+    @classmethod
+    def attach(cls, before: InProcessDevice, *, arena_fd: int) -> Self:
+        """Take a copy of the tables of `before`, whose counts go on; to be `take`n before commands are executed.
+
+        Raises
+        ------
+        OSError
+            If there are no sound tables in the file.
+        """
+        config = ffi.new("struct kvd_engine_config *", {"flags": lib.KVD_ENGINE_ATTACH, "arena_fd": arena_fd})
+        out = ffi.new("kvd_engine **")
+        _raise_errno(lib.kvd_engine_init(config, out), "page-table engine")
+        device = cls(ffi.gc(out[0], lib.kvd_engine_fini), before.capabilities)
+        device.retries = before.retries
+        return device
+
     def _opened(self) -> Any:
         if self._engine is None:
             raise ValueError("the device is closed")
@@ -164,23 +184,23 @@ class InProcessDevice(Device):
             If the device is closed, or a number does not fit its field; then no command was executed.
         """
         engine = self._opened()
-        batches = [Batch(segment) for segment in _segments(commands)]
+        batches = [Batch(segment) for segment in segments(commands)]
         completions: list[Completion] = []
         for batch in batches:
             batch.submit(engine)
             completions += (
-                self._translate_again(engine, command, completion)
+                self.translate_again(command, completion)
                 if completion.status is Status.BUFFER_SMALL and type(command) is Translate
                 else completion
                 for command, completion in zip(batch.commands, batch.completions(), strict=True)
             )
         return completions
 
-    def _translate_again(self, engine: Any, command: Translate, completion: Completion) -> Completion:
+    def translate_again(self, command: Translate, completion: Completion) -> Completion:
         """Execute a TRANSLATE once more, with the room that it asked for."""
         batch = Batch([command], translate_runs=completion.value)
-        batch.submit(engine)
-        self._retries += 1
+        batch.submit(self._opened())
+        self.retries += 1
         return batch.completions()[0]
 
     async def run(self, command: Command) -> Completion:
@@ -212,6 +232,20 @@ class InProcessDevice(Device):
         """
         _raise_errno(lib.kvd_engine_tier_memory(self._opened(), tier, address, size_bytes), f"memory of {tier.name}")
 
+    async def map_memory(self, memory: Mappable) -> None:
+        """Let the device reach a memory: it reaches all of this process."""
+        del memory
+        self._opened()
+
+    async def unmap_memory(self, memory: Mappable) -> None:
+        """Take a memory back; nothing is asked of it between two submits."""
+        del memory
+        self._opened()
+
+    async def tier_memory(self, tier: Tier, memory: Mappable) -> None:
+        """Say where `Gather` and `Scatter` find a tier's frames; see `give_memory`."""
+        self.give_memory(tier, address=memory.address, size_bytes=memory.bytes)
+
     async def check(self) -> list[str]:
         """Check the tables against each other; one sentence for each fault found."""
         engine = self._opened()
@@ -226,13 +260,79 @@ class InProcessDevice(Device):
         """Drop every session and page; capacities stay."""
         _raise_errno(lib.kvd_engine_reset(self._opened()), "page-table engine")
 
+    def peek(self, command: Translate) -> tuple[Run, ...]:
+        """Find the runs of a range without executing a command: also while a card has the tables.
+
+        Raises
+        ------
+        EngineError
+            If the command is refused, or each try met a change.
+        """
+        engine = self._opened()
+        runs = TRANSLATE_RUNS
+        while True:
+            batch = Batch([command], translate_runs=runs)
+            batch.read(engine)
+            [completion] = batch.completions()
+            if completion.status is Status.OK:
+                return completion.runs
+            if completion.status is not Status.BUFFER_SMALL:
+                raise EngineError(completion.status, command)
+            runs = completion.value
+
+    # -- tables that a card works on in between -------------------------------------------------------------------
+
+    def leave(self) -> None:
+        """Leave the tables to a card; until `take` no command is executed here."""
+        lib.kvd_engine_leave(self._opened())
+
+    def take(self) -> list[str]:
+        """Take the tables back from a card that reaches them no more; repair them if it did not leave them in order.
+
+        Returns
+        -------
+        list of str
+            What could not be repaired and was given up, a sentence each.
+
+        Raises
+        ------
+        OSError
+            If the tables can't be repaired.
+        """
+        engine = self._opened()
+        if not lib.kvd_engine_return(engine):
+            return []
+        text = ffi.new("char[]", _CHECK_TEXT_BYTES)
+        result = ffi.new("struct kvd_engine_recovery *", {"text": text, "text_bytes": _CHECK_TEXT_BYTES})
+        _raise_errno(lib.kvd_engine_recover(engine, result), "repair of the engine's tables")
+        losses: list[str] = ffi.string(text).decode().splitlines()
+        if result.losses_count > len(losses):
+            losses.append(f"and {result.losses_count - len(losses)} more losses")
+        return losses
+
+    def sequence(self) -> int:
+        """Return how many commands were executed since the tables were made, here or by a card."""
+        return int(lib.kvd_engine_sequence(self._opened()))
+
+    def journal(self, sequence: int) -> Any:
+        """Return how the command with that sequence ended, a `struct kvd_abi_cpl`.
+
+        Raises
+        ------
+        OSError
+            ENOENT: it is not executed, or too long ago.
+        """
+        out = ffi.new("struct kvd_abi_cpl *")
+        _raise_errno(lib.kvd_engine_completion(self._opened(), sequence, out), f"journal of command {sequence}")
+        return out[0]
+
     def statistics(self) -> DeviceStatistics:
         """Return the counters."""
         stats = ffi.new("struct kvd_engine_stats *")
         lib.kvd_engine_stats(self._opened(), stats)
         return DeviceStatistics(
-            commands=stats.commands - self._retries,
-            refused=stats.refused - self._retries,
+            commands=stats.commands - self.retries,
+            refused=stats.refused - self.retries,
             refused_transitions=stats.refused_transitions,
             sessions=stats.sessions,
             table_bytes=stats.table_bytes,

@@ -44,6 +44,26 @@ class Fault:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Engine:
+    """Where the page-table engine runs: `wanted` says where it should, `transport` where it does.
+
+    `state` is ``ok``, or ``degraded`` for `reason` since `since_s`. `faults` counts what went wrong with the card, by kind;
+    `replayed` the commands that a failed card had been given and others executed; `taken_back` how often it got the tables
+    again. `losses` is what the repair of the tables had to give up.
+    """
+
+    wanted: str
+    transport: str
+    state: str
+    reason: str
+    since_s: float
+    faults: dict[str, int]
+    replayed: int
+    taken_back: int
+    losses: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Status:
     """The daemon at a glance. `state` is ``ok`` or ``degraded``; `reasons` says why it is degraded."""
 
@@ -54,6 +74,7 @@ class Status:
     uptime_s: float
     mount: str
     device: str
+    engine: Engine
     kernel: str
     features: tuple[str, ...]
     features_off: tuple[FeatureOff, ...]
@@ -117,6 +138,10 @@ class Control(Protocol):
 
     async def status(self) -> Status:
         """Return the daemon's state."""
+        ...
+
+    async def reset_device(self) -> Engine:
+        """Reset the card and give it the engine's tables again; say how that went."""
         ...
 
     async def entries(self, path: bytes) -> list[Entry]:

@@ -10,7 +10,7 @@ import trio
 from starlette.responses import Response
 
 from kvd.api import shapes, wire
-from kvd.api.backend import Entry, Status, Step
+from kvd.api.backend import Engine, Entry, Status, Step
 from kvd.api.openapi import document
 from kvd.api.stream import ListingAnswer, Operation, log_unexpected
 from kvd.errors import UnavailableError
@@ -112,6 +112,12 @@ class Routes:
         """Answer `Changed`."""
         return await self._set_pinned(request, pinned=False)
 
+    async def reset_device(self, request: Request) -> ASGIApp:
+        """Answer `Engine`."""
+        del request
+        with self._slot():
+            return answer(await self._control.reset_device())
+
     async def openapi(self, request: Request) -> ASGIApp:
         """Answer the description of all this."""
         del request
@@ -197,6 +203,13 @@ ROUTES: Final = (
     _operation("/v1/sync", "Make objects durable on NVMe; they stay where they are", Routes.sync),
     _pin("/v1/pin", "Keep the objects at or below a path in DDR", Routes.pin),
     _pin("/v1/unpin", "Let the objects at or below a path go again", Routes.unpin),
+    Route(
+        method="POST",
+        path="/v1/device/reset",
+        summary="Reset the card and give it the engine's tables again",
+        result=Engine,
+        handler=Routes.reset_device,
+    ),
     _get("/v1/version", "Who answers", shapes.Version, Routes.version),
     _get("/v1/openapi.json", "This description", None, Routes.openapi),
 )

@@ -1,15 +1,19 @@
 """An object's dealings with the engine: every reservation, mapping and move, in one place.
 
-A method either does all it says or raises and leaves the books as they were.
+A method either does all it says or raises and leaves the books as they were. One at a time is under way, and none is cut
+short by a cancellation: between two commands of a dealing nobody else's come, also where the engine is a card that answers
+later. What it waits for is bounded: a card that does not answer in time is given up.
 """
 
 from __future__ import annotations
 
 import errno
+import functools
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 import structlog
+import trio
 
 from kvd.tier.extents import total_blocks
 from kvd.tier.live import LIVE_SLOT
@@ -31,12 +35,38 @@ from kvdriver import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+
     from kvd.tier.live import Live
     from kvdriver import Command, Device
 
 log = structlog.get_logger(__name__)
 
+P = ParamSpec("P")
+T = TypeVar("T")
+
 _FULL = (Status.NO_SPACE, Status.NO_TABLE)
+
+
+def _alone(
+    dealing: Callable[Concatenate[Books, P], Coroutine[Any, Any, T]],
+) -> Callable[Concatenate[Books, P], Coroutine[Any, Any, T]]:
+    """Let a dealing run while no other does, to its end."""
+
+    @functools.wraps(dealing)
+    async def call(books: Books, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        with trio.CancelScope(shield=True):
+            try:
+                books.lock.acquire_nowait()
+            except trio.WouldBlock:
+                await books.lock.acquire()
+            try:
+                result = await dealing(books, *args, **kwargs)
+            finally:
+                books.lock.release()
+        return result
+
+    return call
 
 
 class Books:
@@ -44,37 +74,59 @@ class Books:
 
     def __init__(self, device: Device) -> None:
         self._device = device
+        self.lock = trio.Lock()
         self.page_bytes = device.capabilities.page_bytes
 
     def __repr__(self) -> str:
         return f"<Books on {self._device!r}>"
 
+    @_alone
     async def tier(self, tier: Tier) -> TierInfo:
         """Return a tier's books."""
+        return await self._tier(tier)
+
+    async def _tier(self, tier: Tier) -> TierInfo:
         info = (await self._device.run(QueryTier(tier=tier))).tier
         assert info is not None
         return info
 
+    @_alone
+    async def keep_budget(self, budget_blocks: int) -> TierInfo:
+        """Bring DDR's capacity back from the burst reserve as far as what it holds allows; return its books before."""
+        info = await self._tier(Tier.DDR)
+        if info.capacity_blocks > budget_blocks:
+            held = info.used_blocks + info.reserved_blocks
+            await self._device.run(Resize(tier=Tier.DDR, blocks=max(budget_blocks, held)))
+        return info
+
+    @_alone
     async def resize(self, tier: Tier, blocks: int) -> None:
         """Set a tier's capacity."""
         await self._device.run(Resize(tier=tier, blocks=blocks))
 
+    @_alone
     async def session(self, ino: int) -> int:
         """Make an object's session context."""
         return (await self._device.run(SessionCreate(key=ino))).value
 
+    @_alone
     async def destroy(self, session: int) -> None:
         """Free an object's session context and all its frames."""
         await self._device.run(SessionDestroy(session=session))
 
+    @_alone
     async def lease(self, live: Live, delta: int) -> None:
         """Note that an object is in use (+1) or no longer (-1)."""
         await self._device.run(Lease(session=live.session, delta=delta))
 
     # -- DDR -----------------------------------------------------------------------------------------------------
 
+    @_alone
     async def reserve(self, live: Live, blocks: int) -> bool:
         """Set an object's reservation in DDR; False, and no change, if the tier can't give it."""
+        return await self._reserve(live, blocks)
+
+    async def _reserve(self, live: Live, blocks: int) -> bool:
         try:
             await self._device.run(Reserve(session=live.session, tier=Tier.DDR, blocks=blocks))
         except EngineError as error:
@@ -84,6 +136,7 @@ class Books:
         live.reserved_blocks = blocks
         return True
 
+    @_alone
     async def settle(self, live: Live, charges: tuple[MapRun, ...]) -> None:
         """Map what an object really holds in DDR and give the rest of its reservation back.
 
@@ -95,14 +148,14 @@ class Books:
         place = Map(session=live.session, slot=LIVE_SLOT, tier=Tier.DDR, runs=charges, reserved=True)
         need = total_blocks(charges)
         if charges and await self._refused(place) is Status.NO_SPACE:
-            info = await self.tier(Tier.DDR)
+            info = await self._tier(Tier.DDR)
             others = info.reserved_blocks - live.reserved_blocks
-            await self.resize(Tier.DDR, info.used_blocks + others + need)
+            await self._device.run(Resize(tier=Tier.DDR, blocks=info.used_blocks + others + need))
             log.info("writer outran its reservation", ino=live.ino, blocks=need, reserved=live.reserved_blocks)
             if await self._refused(place) is not None:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "ddr tier")
         live.mapped_blocks = need
-        await self.reserve(live, 0)
+        await self._reserve(live, 0)
 
     async def _refused(self, place: Map) -> Status | None:
         """Map; return why the engine has no room for it, or None when it is done."""
@@ -116,12 +169,14 @@ class Books:
             return error.status
         return None
 
+    @_alone
     async def drop(self, live: Live) -> None:
         """Free the frames of the live pages and of the copy."""
         for slot in (LIVE_SLOT, live.copy_slot):
             await self._device.run(Unmap(session=live.session, slot=slot))
         live.mapped_blocks = 0
 
+    @_alone
     async def to_ddr(self, live: Live) -> None:
         """Move the live pages to DDR, out of the reservation; the NVMe frames stay as the copy's."""
         await self._remap(live, Tier.DDR, keep=True, reserved=True)
@@ -134,16 +189,17 @@ class Books:
         """
         leases = int(live.opens > 0)
         if leases:
-            await self.lease(live, -1)
+            await self._device.run(Lease(session=live.session, delta=-1))
         try:
             command = Remap(session=live.session, slot=LIVE_SLOT, tier=tier, other_slot=live.copy_slot, **how)
             return (await self._device.run(command)).value
         finally:
             if leases:
-                await self.lease(live, 1)
+                await self._device.run(Lease(session=live.session, delta=1))
 
     # -- NVMe ----------------------------------------------------------------------------------------------------
 
+    @_alone
     async def copy_map(self, live: Live, charges: tuple[MapRun, ...]) -> None:
         """Allocate frames for a new copy; ENOSPC if the tier is full."""
         if not charges:
@@ -155,15 +211,18 @@ class Books:
                 raise
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "nvme tier") from error
 
+    @_alone
     async def copy_abort(self, live: Live) -> None:
         """Free the frames of a copy that did not come to be."""
         await self._device.run(Unmap(session=live.session, slot=live.next_slot))
 
+    @_alone
     async def copy_commit(self, live: Live) -> None:
         """Make the new copy's frames the copy's; free the old ones."""
         await self._device.run(Unmap(session=live.session, slot=live.copy_slot))
         live.copy_slot = live.next_slot
 
+    @_alone
     async def to_nvme(self, live: Live, charges: tuple[MapRun, ...]) -> None:
         """Move the live pages to the frames of the copy; the DDR frames are free.
 
@@ -186,6 +245,7 @@ class Books:
         live.tier = Tier.NVME
         live.mapped_blocks = total_blocks(charges)
 
+    @_alone
     async def adopt(self, session: int, slot: int, tier: Tier, charges: tuple[MapRun, ...]) -> None:
         """Map what was found at start."""
         if charges:

@@ -334,12 +334,15 @@ class Opening:
         if size < info.st_size:
             self._moves.cut(live, size, info.st_size)
             os.ftruncate(live.ddr_fd, size)
-        await self._books.settle(live, self._ddr.settle(live.ddr_fd, self._books.page_bytes))
+        charges = self._ddr.settle(live.ddr_fd, self._books.page_bytes)
+        os.utime(live.ddr_fd, ns=(info.st_atime_ns, info.st_mtime_ns))
+        await self._books.settle(live, charges)
+        mtime_ns = os.fstat(live.ddr_fd).st_mtime_ns  # it may have been set meanwhile (`Objects.touch`)
         with self._catalog.db.transaction():
             self._catalog.names.setattr(
                 live.ino,
                 size=size,
-                mtime_ns=info.st_mtime_ns,
+                mtime_ns=mtime_ns,
                 ctime_ns=max(info.st_ctime_ns, self._catalog.names.inode(live.ino).ctime_ns),
             )
             self._catalog.placements.seal(live.ino, Tier.DDR, changed=True)

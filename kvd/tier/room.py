@@ -167,10 +167,8 @@ class Room:
             await trio.sleep(tick_s)
 
     async def _keep_watermarks(self) -> None:
-        info = await self._books.tier(Tier.DDR)
+        info = await self._books.keep_budget(self._budget_blocks)
         held = info.used_blocks + info.reserved_blocks
-        if info.capacity_blocks > self._budget_blocks:
-            await self._books.resize(Tier.DDR, max(self._budget_blocks, held))
         need = excess_blocks(
             held=held,
             budget=self._budget_blocks,

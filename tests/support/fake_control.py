@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import trio
 
 from kvd.api.app import serve
-from kvd.api.backend import Entry, Fault, FeatureOff, Status, Step, TierUsage
+from kvd.api.backend import Engine, Entry, Fault, FeatureOff, Status, Step, TierUsage
 from kvd.errors import BusyError, DamagedError, KvdError, NoSpaceError, NotFoundError
 
 if TYPE_CHECKING:
@@ -21,6 +21,18 @@ if TYPE_CHECKING:
 
 MIB = 1 << 20
 GIB = 1 << 30
+
+WELL = Engine(
+    wanted="vfio-user:/run/card.sock",
+    transport="vfio-user",
+    state="ok",
+    reason="",
+    since_s=1_700_000_000.0,
+    faults={"timeout": 1},
+    replayed=3,
+    taken_back=1,
+    losses=(),
+)
 
 TREE = {
     b"/model": None,
@@ -78,6 +90,7 @@ class FakeControl:
     """
 
     mount: str = "/mnt/kvd"
+    engine: Engine = WELL
     degraded: bool = False
     gate: trio.Event | None = None
     bug: Exception | None = None
@@ -110,6 +123,12 @@ class FakeControl:
         below = path.rstrip(b"/") + b"/"
         return [e for p, e in sorted(self.entries_by_path.items()) if p.startswith(below) and e.kind == "file"]
 
+    async def reset_device(self) -> Engine:
+        await trio.lowlevel.checkpoint()
+        self._find(b"/")
+        self.engine = replace(self.engine, taken_back=self.engine.taken_back + 1)
+        return self.engine
+
     async def status(self) -> Status:
         await trio.lowlevel.checkpoint()
         self._find(b"/")
@@ -125,6 +144,7 @@ class FakeControl:
             uptime_s=93_784.0,
             mount=self.mount,
             device="in-process",
+            engine=self.engine,
             kernel="6.18.0",
             features=("passthrough", "direct-io", "io_uring"),
             features_off=(FeatureOff(feature="hugepages", reason="the kernel was built without them"),),

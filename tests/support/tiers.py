@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from contextlib import asynccontextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -18,13 +19,19 @@ from kvd.tier.objects import Objects
 from kvd.tier.recovery import Recovered, Recovery
 from kvdriver import BLOCK_BYTES, InProcessDevice, Tier
 from support.fake_plane import FakePlane
+from support.yielding_device import YieldingDevice
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
+    from kvdriver import Device
+
 PAGE_BYTES = 65536
 MIB = 1 << 20
+
+YIELDING: ContextVar[bool] = ContextVar("YIELDING", default=False)
+"""Whether the engine lets other tasks run in each batch."""
 
 
 def config_at(
@@ -58,7 +65,7 @@ class Tiers:
 
     config: Config
     catalog: Catalog
-    device: InProcessDevice
+    device: Device
     books: Books
     nvme: NvmeStore
     objects: Objects
@@ -110,11 +117,12 @@ async def tiers_at(root: Path, *, plane: FakePlane | None = None, **settings: ob
     config = config_at(root, **settings)  # type: ignore[arg-type]
     catalog = Catalog.open(config.daemon.state, page_bytes=PAGE_BYTES)
     burst = config.ddr.budget_bytes + config.ddr.burst_bytes
-    device = InProcessDevice.open(
+    engine = InProcessDevice.open(
         page_bytes=PAGE_BYTES,
         capacity_blocks={Tier.DDR: burst // BLOCK_BYTES, Tier.NVME: 4 * config.nvme.capacity_bytes // BLOCK_BYTES},
         sessions_max=4096,
     )
+    device: Device = YieldingDevice(engine) if YIELDING.get() else engine
     plane = plane or FakePlane()
     try:
         async with Mover.open(page_bytes=PAGE_BYTES) as mover:

@@ -346,3 +346,17 @@ def test_load_follows_links_and_sees_that_two_names_are_one(scratch):
     file.write_text(f'[nvme]\ndirs = ["{scratch}/a", "{scratch}/b"]')
     with pytest.raises(ConfigError, match=r"/a is there more than once"):
         config.load(file)
+
+
+@pytest.mark.parametrize("text", ["in-process", "vfio-user:/run/card.sock", "vfio:0000:01:00.0"])
+def test_devices_that_can_be_named(text):
+    assert config.parse(f'[daemon]\ndevice = "{text}"', MEMORY).daemon.device == text
+    assert config.parse("", MEMORY, device=text).daemon.device == text
+    assert config.parse('[daemon]\ndevice = "vfio:0000:02:00.0"', MEMORY, device=text).daemon.device == text
+
+
+def test_wrong_device_on_the_command_line_is_named():
+    with pytest.raises(
+        ConfigError, match=r"^\[daemon\] device: \"x\" is no device: write .*; set device = \"in-process\"$"
+    ):
+        config.parse("", MEMORY, device="x")

@@ -8,6 +8,16 @@ from pathlib import Path
 
 import pytest
 
+from support.tiers import YIELDING
+
+
+@pytest.fixture(autouse=True, params=[False, True], ids=["at-once", "yielding"])
+def yielding_engine(request):
+    """Each test runs on an engine that answers at once, and on one that lets others run first, as a card does."""
+    token = YIELDING.set(request.param)
+    yield
+    YIELDING.reset(token)
+
 
 @pytest.fixture
 def root(scratch):

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from kvdriver.bench import EngineBench, Measured
+from support import card_program
 from support.kvctl_runs import kvctl
 
 NOWHERE = Path("/nope")
@@ -22,6 +23,7 @@ KEYS = [
     "int8_vs_memcpy",
     "fp8_scaled_vs_memcpy",
     "int8_scaled_vs_memcpy",
+    *(["vfio_user_rtt_us", "vfio_user_mcmds"] if card_program.program() else []),
 ]
 
 

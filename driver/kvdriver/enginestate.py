@@ -1,0 +1,40 @@
+"""Where the engine's commands are executed, for those who ask."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineState:
+    """Where commands are executed, and why there.
+
+    Attributes
+    ----------
+    wanted
+        The card that should execute them.
+    transport
+        What does.
+    reason
+        Why it is not the card; empty if it is.
+    since_s
+        Since when, in seconds since 1970.
+    faults
+        How often the card failed, by kind.
+    replayed
+        Commands that a failed card had been given and that were executed elsewhere.
+    taken_back
+        How often the card was taken back.
+    losses
+        What the repair of the tables had to give up, a sentence each.
+    """
+
+    wanted: str
+    transport: str
+    degraded: bool
+    reason: str
+    since_s: float
+    faults: dict[str, int]
+    replayed: int
+    taken_back: int
+    losses: tuple[str, ...]

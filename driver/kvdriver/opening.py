@@ -1,0 +1,101 @@
+"""Opens the device that an address names."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import trio
+
+from kvdriver.card import Card
+from kvdriver.carddevice import CardDevice
+from kvdriver.inprocess import InProcessDevice
+from kvdriver.resilient import ResilientDevice
+from kvdriver.tables import Tables
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from kvdriver.abi import Tier
+    from kvdriver.address import DeviceAddress
+    from kvdriver.device import Device, Mappable, Run, Translate
+    from kvdriver.registers import CardDescription
+
+DEADLINE_S: Final = 5.0
+
+
+def card_opener(address: DeviceAddress) -> Callable[[Mappable], Card]:
+    """Return what opens the card at an address on tables."""
+
+    def open_card(tables: Mappable) -> Card:
+        from kvdriver.vfio import VfioTransport  # noqa: PLC0415  not needed for a device in process
+
+        return Card.open(VfioTransport.open(address), tables)
+
+    return open_card
+
+
+async def open_resilient(
+    address: DeviceAddress, *, page_bytes: int, capacity_blocks: Mapping[Tier, int], sessions_max: int
+) -> InProcessDevice | ResilientDevice:
+    """Open a device that goes on when its card fails; one in process can't.
+
+    Raises
+    ------
+    OSError
+        If the configuration is refused or memory is not to be had.
+    """
+    if address.is_in_process:
+        return InProcessDevice.open(page_bytes=page_bytes, capacity_blocks=capacity_blocks, sessions_max=sessions_max)
+    tables = Tables.make(page_bytes=page_bytes, capacity_blocks=capacity_blocks, sessions_max=sessions_max)
+    return await ResilientDevice.open(tables, card_opener(address), wanted=str(address), deadline_s=DEADLINE_S)
+
+
+class BareCard(CardDevice):
+    """A card with tables of its own and nothing to fall back to: for tests and `kvctl device selftest`."""
+
+    def __init__(self, card: Card, tables: Tables) -> None:
+        super().__init__(card, tables.local, deadline_s=DEADLINE_S)
+        self.tables = tables
+
+    @property
+    def description(self) -> CardDescription:
+        """What the card says of itself."""
+        return self._opened().description
+
+    @property
+    def ring(self) -> Any:
+        """The `kvd_ring` of its queue."""
+        return self._opened().ring
+
+    async def tables_say(self, command: Translate) -> tuple[Run, ...]:
+        """Return the runs of a range as this process reads them in the tables."""
+        return self._local.peek(command)
+
+    def close(self) -> None:
+        """Release the device and the tables; further calls raise `ValueError`."""
+        super().close()
+        self.tables.close()
+
+
+async def open_bare(
+    address: DeviceAddress, *, page_bytes: int, capacity_blocks: Mapping[Tier, int], sessions_max: int
+) -> Device:
+    """Open exactly the device that an address names.
+
+    Raises
+    ------
+    DeviceFault
+        If the card can't be opened.
+    OSError
+        If the configuration is refused or memory is not to be had.
+    """
+    if address.is_in_process:
+        return InProcessDevice.open(page_bytes=page_bytes, capacity_blocks=capacity_blocks, sessions_max=sessions_max)
+    tables = Tables.make(page_bytes=page_bytes, capacity_blocks=capacity_blocks, sessions_max=sessions_max)
+    try:
+        tables.local.leave()
+        card = await trio.to_thread.run_sync(card_opener(address), tables.memory)
+    except BaseException:
+        tables.close()
+        raise
+    return BareCard(card, tables)

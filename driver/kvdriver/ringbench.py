@@ -1,0 +1,130 @@
+"""How fast a card answers: round trips of one command, and commands a second with the ring kept full."""
+
+from __future__ import annotations
+
+import errno
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import trio
+
+from kvdriver._vfio import ffi, lib
+from kvdriver.abi import Op, Tier
+from kvdriver.address import DeviceAddress
+from kvdriver.bench import Measured
+from kvdriver.card import ring_fault
+from kvdriver.device import SessionCreate
+from kvdriver.opening import BareCard, open_bare
+
+ROUNDS: Final = 20_000
+COMMANDS: Final = 400_000
+REPEATS: Final = 5
+PROGRAM: Final = "kvd-card"
+START_S_MAX: Final = 10.0
+TIMEOUT_NS: Final = 1_000_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RingSpeed:
+    """Medians of a card's speed, polled."""
+
+    rtt_us: float
+    mcmds: float
+
+
+def card_program() -> Path | None:
+    """Return where ``kvd-card`` is installed, if it is."""
+    beside = Path(sys.executable).parent / PROGRAM
+    found = str(beside) if beside.exists() else shutil.which(PROGRAM)
+    return Path(found) if found else None
+
+
+def measure_model() -> list[Measured]:
+    """Measure a card in a process of its own over vfio-user; nothing where ``kvd-card`` is not installed.
+
+    Raises
+    ------
+    DeviceFault
+        If the card fails.
+    OSError
+        If it can't be started.
+    """
+    program = card_program()
+    if program is None:
+        return []
+    with tempfile.TemporaryDirectory(prefix="kvd-card-") as folder:
+        socket = Path(folder) / "card.sock"
+        said = Path(folder) / "card.log"
+        with said.open("wb") as log:
+            process = subprocess.Popen([program, "--socket", socket], stdout=log)
+        try:
+            _until_listening(process, said)
+            speed = trio.run(measure, DeviceAddress(scheme="vfio-user", place=str(socket)))
+        finally:
+            process.terminate()
+            process.wait()
+    return [
+        Measured(
+            key="vfio_user_rtt_us",
+            what="round trip of one command to a card in another process, polled",
+            value=speed.rtt_us,
+            unit="us",
+            bar=30,
+            at_most=True,
+        ),
+        Measured(
+            key="vfio_user_mcmds",
+            what="commands to a card in another process, its ring kept full",
+            value=speed.mcmds,
+            unit="M commands/s",
+            bar=1,
+        ),
+    ]
+
+
+def _until_listening(process: subprocess.Popen[bytes], said: Path) -> None:
+    end_s = time.monotonic() + START_S_MAX
+    while b"listening" not in said.read_bytes():
+        if process.poll() is not None or time.monotonic() > end_s:
+            raise OSError(errno.ECONNREFUSED, f"{PROGRAM} does not listen: {said.read_text(errors='replace')}")
+        time.sleep(0.01)
+
+
+async def measure(address: DeviceAddress, *, rounds: int = ROUNDS, commands: int = COMMANDS) -> RingSpeed:
+    """Measure the card at an address, with the cheapest command that there is; nobody else may be using it.
+
+    Raises
+    ------
+    DeviceFault
+        If it can't be opened or fails.
+    """
+    device = await open_bare(address, page_bytes=1 << 16, capacity_blocks={Tier.DDR: 1 << 12}, sessions_max=1)
+    assert isinstance(device, BareCard)
+    try:
+        session = (await device.run(SessionCreate(key=1))).value
+        command = ffi.new("struct kvd_abi_cmd *", {"op": Op.LEASE, "session": session})
+        rtt_us, mcmds = [], []
+        for _ in range(REPEATS):
+            each_ns = ffi.new("uint64_t[]", rounds)
+            _check(lib.kvd_ring_bench_rtt(device.ring, command, rounds, each_ns, TIMEOUT_NS))
+            rtt_us.append(statistics.median(each_ns) / 1000)
+            total_ns = ffi.new("uint64_t *")
+            _check(lib.kvd_ring_bench_batched(device.ring, command, commands, total_ns, TIMEOUT_NS))
+            mcmds.append(commands * 1000 / total_ns[0])
+        return RingSpeed(rtt_us=statistics.median(rtt_us), mcmds=statistics.median(mcmds))
+    finally:
+        device.close()
+
+
+def _check(result: int) -> None:
+    if result == -errno.EIO:
+        raise OSError(errno.EIO, "the card refused the command")
+    if result < 0:
+        raise ring_fault(result)
