@@ -48,9 +48,12 @@ test-c: $(C_BUILDS:%=build/%/build.ninja) ## the C tests: plain, ASan+UBSan, TSa
 test-py: build ## the Python tests (t1 to t6)
 	$(VENV)/bin/pytest -n $(TEST_WORKERS) --dist loadfile
 
+# Faults of the card for tests/vm/guest/test_card_reset.py.
+VM_CARD := --fault reset-mid-batch=50 --fault never-completes=600
+
 # For one's own runs: VM_TEST="--verbose" shows the guest's console.
 vm-test: build ## the driver in a virtual machine, on the kernel's own VFIO (docs/vm-test.md)
-	PYTHONPATH=scripts $(PY) -m vm $(VM_TEST)
+	PYTHONPATH=scripts $(PY) -m vm --card "$(VENV)/bin/kvd-card $(VM_CARD)" $(VM_TEST)
 
 test: lint test-c test-py ## everything that must be green
 

@@ -162,7 +162,9 @@ class Binder:
             )
 
     def _check_busy(self, device: PciDevice) -> None:
-        users = self._sysfs.users(self._sysfs.dev / "vfio" / str(device.group))
+        own = self._sysfs.names(self._sysfs.device(device.slot) / "vfio-dev")  # with iommufd
+        nodes = [self._sysfs.dev / "vfio" / name for name in (str(device.group), *(f"devices/{name}" for name in own))]
+        users = [user for node in nodes for user in self._sysfs.users(node)]
         if users:
             who = ", ".join(f"{user.name} (process {user.pid})" for user in users)
             raise BindingError(Refusal.GROUP_BUSY, f"group {device.group} of {device.slot} is in use by {who}; stop it")

@@ -14,7 +14,7 @@ from kvdriver import abi
 from kvdriver._vfio import ffi, lib
 from kvdriver.faults import DeviceFault, FaultKind
 from kvdriver.memory import AddressSpace, Scratch, SharedMemory
-from kvdriver.registers import Registers, fault_of
+from kvdriver.registers import ONES64, Registers, fault_of
 from kvdriver.transport import Interrupt, Region
 
 if TYPE_CHECKING:
@@ -214,6 +214,15 @@ class Card:
         except BlockingIOError:
             return False
 
+    def _is_dead(self) -> bool:
+        """Whether the kernel has a slot with nobody in it, whose reset it would wait for more than a minute."""
+        if self.transport.info.name == OTHER_PROCESS or self.transport.is_gone():
+            return False
+        try:
+            return self.registers.read64(abi.BAR0_MAGIC_AT) == ONES64
+        except DeviceFault:
+            return True
+
     def close(self, *, gone: bool = False) -> bool:
         """Stop the card if it still answers, take its memory back and let go of it. Raises nothing.
 
@@ -233,6 +242,8 @@ class Card:
                 self.space.unmap(self._tables)
                 self.space.unmap(self._memory)
                 cut_off = True
+        if self._is_dead():
+            self.transport.give_up()
         with contextlib.suppress(OSError):
             self._undo.close()
         return cut_off or self.transport.info.name != OTHER_PROCESS

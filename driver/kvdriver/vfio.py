@@ -117,6 +117,10 @@ class VfioTransport(Transport):
         """Tell whether the device is known to be gone; never waits."""
         return bool(lib.kvd_vfio_is_gone(self._opened()))
 
+    def give_up(self) -> None:
+        """Take it that the device is gone: the kernel, which would wait for its reset at `close`, is told not to."""
+        lib.kvd_vfio_give_up(self._opened())
+
     def close(self) -> None:
         """Let go of the device; the only call that a gone one still takes."""
         if self._handle is not None:

@@ -32,6 +32,8 @@ ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "build/vm"
 CARD = "card"
 QEMU_LINES = 10
+TOLD = "CONFORMANCE "
+"""Lines of the console that begin so are shown: how many tests of the conformance suite a device has passed."""
 SOCKETS_PARENT = "/tmp"  # noqa: S108 - a short name: a socket's has at most 107 bytes; the folder is private
 EXIT_FAILED = 1
 EXIT_NO_BED = 2
@@ -108,6 +110,8 @@ class Report:
         """Take a line of the console that the judge has seen."""
         if self._verbose:
             sys.stdout.write(f"  | {text}\n")
+        elif text.startswith(TOLD):
+            say(text)
         self.new_results()
 
     def new_results(self) -> None:

@@ -15,8 +15,9 @@ if TYPE_CHECKING:
 
     from vm.bed import Bed
 
-MODULES = ("vfio", "vfio_iommu_type1", "vfio_pci")
-"""Container, IOMMU back end and the driver that hands a PCI device to user space; the rest follows from these."""
+MODULES = ("vfio", "vfio_iommu_type1", "vfio_pci", "pci_stub")
+"""Container, IOMMU back end and the driver that hands a PCI device to user space; the rest follows from these. And a driver
+that a card can have before kvd takes it."""
 BUSYBOX = "/usr/bin/busybox"
 TESTS_LEFT_OUT = frozenset({"__pycache__", "bench", "c"})
 ETC = {
@@ -89,6 +90,7 @@ def tests(root: Path) -> Iterator[Path]:
     """Yield what a test needs of a checkout: never kvd's own sources, as the guest tests what is installed."""
     yield root / "pyproject.toml"
     yield from sorted((root / "scripts").glob("*.py"))
+    yield root / "driver/spec/session.toml"  # the model's own way to the transitions of sessions
     yield from _tree(root / "tests")
 
 

@@ -157,6 +157,9 @@ class FakeCard(Transport):
     def is_gone(self) -> bool:
         return self._gone
 
+    def give_up(self) -> None:
+        self._gone = True
+
     def close(self) -> None:
         if self.closed:
             return

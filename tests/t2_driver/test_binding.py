@@ -118,10 +118,13 @@ def test_group_busy_names_who(machine: FakeSysfs) -> None:
     assert "other" not in str(error)
 
 
-def test_busy_device_is_not_unbound(machine: FakeSysfs) -> None:
+@pytest.mark.parametrize("node", ["7", "devices/vfio3"])
+def test_busy_device_is_not_unbound(machine: FakeSysfs, node: str) -> None:
+    """Its unbind would wait in the kernel, beyond any signal."""
     machine.add(SLOT, driver="kvd-old")
     binder(machine).bind(SLOT, memlock_bytes=0)
-    machine.open_by(42, "kvd", machine.dev / "vfio" / "7")
+    (machine.device(SLOT) / "vfio-dev/vfio3").mkdir(parents=True)
+    machine.open_by(42, "kvd", machine.dev / "vfio" / node)
     with pytest.raises(BindingError) as raised:
         binder(machine).unbind(SLOT)
     assert raised.value.refusal is Refusal.GROUP_BUSY

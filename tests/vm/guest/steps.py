@@ -25,10 +25,31 @@ class Step:
     timeout_s: float
 
 
+CARD = "0000:02:00.0"
+"""Where the machine has the card (`docs/vm-test.md`)."""
+
 STEPS = (
     Step(name="bed", command=("pytest", "tests/vm/guest/test_bed.py"), timeout_s=90),
     # The unplugging last, as it leaves no such device behind.
     Step(
         name="edu", command=("pytest", "tests/vm/guest/test_edu.py", "tests/vm/guest/test_edu_unplug.py"), timeout_s=180
     ),
+    Step(
+        name="card",
+        command=(
+            "pytest",
+            "tests/vm/guest/test_card_kvctl.py",
+            "tests/vm/guest/test_card_reset.py",
+            "tests/vm/guest/test_card_selftest.py",
+            "tests/vm/guest/test_card_memory.py",
+        ),
+        timeout_s=400,
+    ),
+    Step(
+        name="conformance",
+        command=("pytest", "tests/t2_driver/conformance", "--device", f"vfio:{CARD}", "--timeout", "300"),
+        timeout_s=1200,
+    ),
+    # The last: QEMU's device is dead afterwards.
+    Step(name="death", command=("pytest", "tests/vm/guest/test_card_death.py"), timeout_s=200),
 )
