@@ -2,10 +2,18 @@
 
 Recompute once, then restore from DDR, from NVMe, and after kvd was killed: each time with a fresh server process, each
 time with the same answer, or the demo fails.
+
+Usage: demo.py [--device DEVICE | --card]
+
+With --device the page-table engine is that device (vfio-user:/path.sock, vfio:0000:01:00.0), and the demo fails if kvd
+does without it. With --card it is a kvd-card of the demo's own, which is killed in the middle: the answers must be the
+same, and kvd must say that it is degraded.
 """
 
 from __future__ import annotations
 
+import argparse
+import contextlib
 import importlib.util
 import json
 import signal
@@ -17,6 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
+from private_card import CardFailedError, PrivateCard
 from private_kvd import KvdFailedError, PrivateKvd, signals_held
 from rich.console import Console
 from rich.table import Table
@@ -216,10 +225,19 @@ def _tier(kvd: PrivateKvd, wanted: str) -> None:
         raise DemoError(f"the slot file should be in {wanted} now, but is in {found}")
 
 
-def show(kvd: PrivateKvd, server_command: ServerCommand) -> list[Shown]:
-    """Do the four steps."""
+def _engine(kvd: PrivateKvd, wanted: str) -> None:
+    """Check that the engine is what it should be, and well (`ok`) or not (`degraded`)."""
+    engine = kvd.status()["engine"]
+    if engine["state"] != wanted:
+        raise DemoError(f"the engine should be {wanted}, but is {engine['state']}: {engine['reason'] or 'it is well'}")
+    console.print(f"   engine: {engine['transport']}, {engine['state']} {engine['reason']}".rstrip())
+
+
+def show(kvd: PrivateKvd, server_command: ServerCommand, card: PrivateCard | None = None) -> list[Shown]:
+    """Do the four steps; a card that is given is killed before the third."""
     prompt = TEXT.read_text()[:PROMPT_CHARS]
     console.print(f"kvd serves {kvd.mount}")
+    _engine(kvd, "ok")
     slots = kvd.mount / "llama"
     slots.mkdir()
     command = server_command(slots)
@@ -228,16 +246,23 @@ def show(kvd: PrivateKvd, server_command: ServerCommand) -> list[Shown]:
     _tier(kvd, "ddr")
     console.print("2. a fresh server restores it from DDR")
     shown.append(_restore(command, prompt, "restore from DDR"))
+    _engine(kvd, "ok")
+    if card is not None:
+        console.print("   kvd-card is killed (SIGKILL)")
+        card.kill()
     console.print("3. kvctl demote; a fresh server restores it from NVMe")
     kvd.kvctl("demote", str(slots / SLOT_FILE))
     _tier(kvd, "nvme")
     shown.append(_restore(command, prompt, "restore from NVMe"))
+    after = "ok" if card is None else "degraded"
+    _engine(kvd, after)
     console.print("4. kvd is killed (SIGKILL) and started again; a fresh server restores it")
     kvd.kill()
     start_s = time.perf_counter()
     kvd.start()
     console.print(f"   kvd serves again after {time.perf_counter() - start_s:.2f} s")
     shown.append(_restore(command, prompt, "restore after the kill"))
+    _engine(kvd, after)
     return shown
 
 
@@ -279,25 +304,37 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
     raise KeyboardInterrupt
 
 
-def main(server_command: ServerCommand = llama_command) -> int:
+def _arguments(words: Sequence[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="demo.py", description="The main job, end to end.")
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("--device", default="in-process", help="where the page-table engine is")
+    which.add_argument("--card", action="store_true", help="in a kvd-card of the demo's own, killed in the middle")
+    return parser.parse_args(words)
+
+
+def main(server_command: ServerCommand = llama_command, words: Sequence[str] = ()) -> int:
     """Run the demo; return the exit status."""
+    arguments = _arguments(words)
     for each in (signal.SIGINT, signal.SIGTERM):
         signal.signal(each, _interrupt)
     try:
-        with PrivateKvd() as kvd:
+        with contextlib.ExitStack() as stack:
+            card = stack.enter_context(PrivateCard()) if arguments.card else None
+            device = arguments.device if card is None else card.address
+            kvd = stack.enter_context(PrivateKvd({"daemon": {"device": device}}))
             kvd.start()
-            shown = show(kvd, server_command)
+            shown = show(kvd, server_command, card)
     except KeyboardInterrupt:
         console.print("interrupted; nothing is left running or mounted")
         return 130
-    except (DemoError, KvdFailedError, OSError) as error:
+    except (DemoError, KvdFailedError, CardFailedError, OSError) as error:
         console.print(f"demo failed: {error}", style="red")
         return 1
     _print(shown)
-    summary = _summary(shown)
+    summary = _summary(shown) | {"device": device.partition(":")[0], "engine": "ok" if card is None else "degraded"}
     print(f"DEMO {json.dumps(summary)}")
     return 0 if summary["identical"] else 1
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(words=sys.argv[1:]))

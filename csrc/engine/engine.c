@@ -4,6 +4,7 @@
 #include "engine/prefix.h"
 
 #define BUFFER_ALIGN 8u
+#define AHEAD 6u /* commands of a batch */
 
 #define FLAGS_REMAP                                                                                                    \
 	(KVD_ABI_CMD_FLAGS_MAP_RESERVED_MASK | KVD_ABI_CMD_FLAGS_REMAP_KEEP_MASK | KVD_ABI_CMD_FLAGS_REMAP_TAKE_MASK)
@@ -103,6 +104,20 @@ uint32_t kvd_call_prepare(struct kvd_engine *engine, struct kvd_call *call)
 	return KVD_ABI_STATUS_OK;
 }
 
+/* A page that a command further on in the batch will ask for: its miss and those of its neighbours are waited for together.
+ * The command may still change, so nothing is kept of it. */
+static void look_ahead(const struct kvd_engine *engine, const struct kvd_abi_cmd *cmd)
+{
+	const struct kvd_session *session;
+	uint16_t slot = cmd->slot;
+
+	if (cmd->op != KVD_ABI_OP_TRANSLATE || cmd->count != 1 || slot >= KVD_ENGINE_SLOTS_MAX)
+		return;
+	session = kvd_session_find(engine, cmd->session);
+	if (session)
+		kvd_table_prefetch(engine, &session->slots[slot], cmd->first_page);
+}
+
 void kvd_engine_submit(kvd_engine *engine, const struct kvd_abi_cmd *cmd, struct kvd_abi_cpl *cpl, uint32_t count)
 {
 	for (uint32_t i = 0; i < count; i++) {
@@ -110,6 +125,8 @@ void kvd_engine_submit(kvd_engine *engine, const struct kvd_abi_cmd *cmd, struct
 		struct kvd_call call = {.engine = engine, .cmd = cmd[i], .cpl = &own};
 		uint32_t status = KVD_ABI_STATUS_BAD_TABLES;
 
+		if (count - i > AHEAD)
+			look_ahead(engine, &cmd[i + AHEAD]);
 		/* `own` is not the caller's memory, so what the journal gets is what was decided. */
 		own.id = call.cmd.id;
 		if (!engine->dirty) {

@@ -23,6 +23,23 @@ struct kvd_intent *kvd_intent_live(const struct kvd_engine *engine)
 	return intent->stage != KVD_ABI_STAGE_NONE && intent->sequence == engine->head->sequence + 1 ? intent : NULL;
 }
 
+bool kvd_intent_allowed(const struct kvd_engine *engine, uint64_t at)
+{
+	uint64_t sessions = engine->layout.sessions_at;
+
+	if (at % sizeof(uint64_t))
+		return false;
+	if (at >= sessions && at < sessions + engine->layout.sessions_max * sizeof(struct kvd_session))
+		return true;
+	if (at >= offsetof(struct kvd_head, generation) && at < offsetof(struct kvd_head, intent))
+		return true;
+	for (uint32_t i = KVD_ABI_TIER_DDR; i < KVD_ABI_TIER_COUNT; i++) {
+		if (at == offsetof(struct kvd_head, tiers[i].capacity_blocks))
+			return true;
+	}
+	return false;
+}
+
 void kvd_intent_open(struct kvd_call *call)
 {
 	struct kvd_intent *intent = &call->engine->head->intent;
@@ -31,6 +48,7 @@ void kvd_intent_open(struct kvd_call *call)
 	intent->stage = KVD_ABI_STAGE_NONE;
 	kvd_order();
 	intent->words = 0;
+	call->words = 0;
 	intent->steps = 0;
 	intent->scratch = 0;
 	intent->session = call->session ? kvd_session_handle(call->engine, call->session) : 0;
@@ -47,10 +65,10 @@ void kvd_intent_word(struct kvd_call *call, uint64_t *at, uint64_t value)
 {
 	struct kvd_intent *intent = &call->engine->head->intent;
 
-	assert(intent->words < INTENT_WORDS);
-	kvd_put(&intent->word_at[intent->words], offset_of(call->engine, at));
-	kvd_put(&intent->word[intent->words], value);
-	kvd_put32(&intent->words, intent->words + 1);
+	assert(call->words < INTENT_WORDS);
+	kvd_put(&intent->word_at[call->words], offset_of(call->engine, at));
+	kvd_put(&intent->word[call->words], value);
+	kvd_put32(&intent->words, ++call->words);
 }
 
 void kvd_intent_stage(struct kvd_call *call, uint32_t stage)
@@ -68,11 +86,11 @@ void kvd_intent_apply(struct kvd_engine *engine)
 	const struct kvd_intent *intent = &engine->head->intent;
 	uint32_t words = kvd_get32(&intent->words);
 
-	/* Whoever else can write to the tables may have changed the offsets: out of the arena they do not lead. */
+	/* Whoever else can write to the tables may have changed the offsets. */
 	for (uint32_t i = 0; i < words && i < INTENT_WORDS; i++) {
 		uint64_t at = kvd_get(&intent->word_at[i]);
 
-		if (!(at % sizeof(uint64_t)) && at < engine->layout.heap_end)
+		if (kvd_intent_allowed(engine, at))
 			kvd_put((uint64_t *)(void *)(engine->base + at), kvd_get(&intent->word[i]));
 	}
 }

@@ -11,7 +11,9 @@ struct kvd_call {
 	struct kvd_abi_cpl *cpl;
 	struct kvd_session *session;
 	uint32_t tier;
-	bool changing; /* the session's version is odd */
+	uint32_t words; /* of the intent */
+	bool changing;  /* the session's version is odd */
+	bool reading;   /* beside one who changes */
 };
 
 /* What a command refers to. */
@@ -62,6 +64,8 @@ void kvd_intent_open(struct kvd_call *call);
 void kvd_intent_word(struct kvd_call *call, uint64_t *at, uint64_t value);
 void kvd_intent_stage(struct kvd_call *call, uint32_t stage);
 void kvd_intent_apply(struct kvd_engine *engine);
+/* May an intent set the word at that offset? Those of session contexts, and those of the head that commands change. */
+bool kvd_intent_allowed(const struct kvd_engine *engine, uint64_t at);
 /* Two entries of tables that change together: after this, store them in any order. */
 void kvd_intent_step(struct kvd_engine *engine, uint64_t *at0, uint64_t value0, uint64_t *at1, uint64_t value1);
 /* The intent of a command that was not finished; NULL: there is none. */
@@ -77,6 +81,17 @@ static inline void kvd_change_end(uint64_t *version)
 {
 	kvd_put(version, (*version | 1) + 1);
 }
+
+/* read.c: for an operation that reads in parts; each part is tried until nothing changed meanwhile. Where nobody can change
+ * anything the first try is good. */
+struct kvd_try {
+	uint64_t version;
+	uint32_t number;
+};
+/* Begin a try; false: there were enough, the command ends with BUSY. */
+bool kvd_read_try(const struct kvd_call *call, struct kvd_try *try);
+/* What was read since then fits together. */
+bool kvd_read_good(const struct kvd_call *call, const struct kvd_try *try);
 
 /* arena.c, attach.c: the arena. */
 int kvd_arena_init(struct kvd_engine *engine, const struct kvd_engine_config *config);
@@ -135,6 +150,8 @@ static inline void kvd_leaf_more(const struct kvd_leaf *leaf, uint32_t count)
 union kvd_entry *kvd_table_find(const struct kvd_engine *engine, const uint64_t *root, uint64_t page);
 /* The same for an entry that is not 0, valid or not. */
 union kvd_entry *kvd_table_entry(const struct kvd_engine *engine, const uint64_t *root, uint64_t page);
+/* Ask for the cache line of a page's entry; nothing else happens. */
+void kvd_table_prefetch(const struct kvd_engine *engine, const uint64_t *root, uint64_t page);
 /* The PTEs of many pages, 0 where there is none: `pages` are replaced. */
 void kvd_table_lookup(const struct kvd_engine *engine, const uint64_t *root, uint64_t *pages, uint64_t count);
 /* Visit the parts of leaves that are in a range, in order; entries may be 0 or not valid. */

@@ -23,11 +23,30 @@ static void pause_for(uint32_t try)
 	}
 }
 
+bool kvd_read_try(const struct kvd_call *call, struct kvd_try *try)
+{
+	while (try->number++ < TRIES) {
+		try->version = call->reading ? kvd_get(&call->session->version) : 0;
+		if (!(try->version & 1))
+			return true;
+		pause_for(try->number);
+	}
+	return false;
+}
+
+bool kvd_read_good(const struct kvd_call *call, const struct kvd_try *try)
+{
+	return !call->reading || kvd_get(&call->session->version) == try->version;
+}
+
 /* The version that guards what the command reads; NULL: it needs none. */
 static const uint64_t *guard_of(const struct kvd_engine *engine, const struct kvd_abi_cmd *cmd, uint32_t needs)
 {
 	uint64_t index = (uint32_t)cmd->session;
 
+	/* A list is replaced part by part, and looks at the version itself. */
+	if (cmd->op == KVD_ABI_OP_TRANSLATE && cmd->flags & KVD_ABI_CMD_FLAGS_TRANSLATE_LIST_MASK)
+		return NULL;
 	if (needs & KVD_READS_HEAD)
 		return &engine->head->change;
 	if (needs & KVD_READS_SESSION && index < engine->layout.sessions_max)
@@ -56,7 +75,7 @@ void kvd_engine_read(const kvd_engine *engine, const struct kvd_abi_cmd *cmd, st
 {
 	struct kvd_abi_cpl own;
 	/* What changes nothing needs no constant engine: the cast takes nothing away. */
-	struct kvd_call call = {.engine = (struct kvd_engine *)(uintptr_t)engine, .cmd = *cmd, .cpl = &own};
+	struct kvd_call call = {.engine = (struct kvd_engine *)(uintptr_t)engine, .cmd = *cmd, .cpl = &own, .reading = true};
 	const struct kvd_op *op = call.cmd.op < KVD_ABI_OP_COUNT ? &kvd_engine_ops[call.cmd.op] : NULL;
 
 	own = (struct kvd_abi_cpl){.id = call.cmd.id, .status = KVD_ABI_STATUS_BAD_COMMAND};

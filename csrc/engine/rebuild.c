@@ -11,7 +11,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/prefix.h"
 #include "engine/recover.h"
 
 #define PASSES_MAX 4u /* one finds the conflicts, one cuts them; a third shows that none is left */
@@ -110,7 +109,7 @@ static bool meet(const struct at *at, uint64_t pte)
 /* Mend an entry of a leaf; true: it stays. */
 static bool mend_entry(const struct at *at, union kvd_entry *entry, uint64_t page)
 {
-	uint64_t pte = entry->pte;
+	uint64_t pte = kvd_get(&entry->pte);
 
 	if (!(pte & KVD_ABI_PTE_VALID_MASK)) {
 		switch (provisional_of(at)) {
@@ -156,14 +155,14 @@ static void verify_entry(const struct at *at, uint64_t pte)
 }
 
 /* May a link be followed? It is cut off where it may not. */
-static bool take_node(const struct at *at, uint64_t *link, uint64_t base, uint32_t height)
+static bool take_node(const struct at *at, uint64_t *link, uint64_t was, uint64_t base, uint32_t height)
 {
 	struct kvd_rebuild *rebuild = at->rebuild;
 	const char *reason = "its table leads nowhere";
 
-	if (kvd_node(rebuild->engine, *link) && kvd_link_height(*link) == height && height <= KVD_HEIGHT_MAX) {
+	if (kvd_node(rebuild->engine, was) && kvd_link_height(was) == height && height <= KVD_HEIGHT_MAX) {
 		reason = "another page has the same table";
-		if (kvd_rebuild_claim(rebuild, *link))
+		if (kvd_rebuild_claim(rebuild, was))
 			return true;
 	}
 	lost(at, base, 1ull << (KVD_FANOUT_BITS * (height <= KVD_HEIGHT_MAX ? height + 1 : 1)), reason);
@@ -175,13 +174,16 @@ static bool take_node(const struct at *at, uint64_t *link, uint64_t base, uint32
 static void mend(const struct at *at, uint64_t *link, uint64_t base, uint32_t height)
 {
 	struct kvd_rebuild *rebuild = at->rebuild;
-	uint64_t was = *link;
-	union kvd_entry *entries;
+	uint64_t was = kvd_get(link);
+	union kvd_entry *entries = kvd_node(rebuild->engine, was);
 	uint32_t used = 0;
 
-	if (!at->verify && !take_node(at, link, base, height))
+	if (!at->verify && !take_node(at, link, was, base, height))
 		return;
-	entries = kvd_node(rebuild->engine, was);
+	/* Always true where nobody else writes: what is verified was mended before. */
+	if (!entries || kvd_link_height(was) != height || (at->verify && !rebuild->nodes_left))
+		return;
+	rebuild->nodes_left -= at->verify;
 	for (uint32_t i = 0; i < kvd_class_entries(kvd_link_class(was)); i++) {
 		uint64_t page = base + ((uint64_t)i << (KVD_FANOUT_BITS * height));
 
@@ -190,7 +192,7 @@ static void mend(const struct at *at, uint64_t *link, uint64_t base, uint32_t he
 		if (height)
 			mend(at, &entries[i].link, page, height - 1);
 		else if (at->verify)
-			verify_entry(at, entries[i].pte);
+			verify_entry(at, kvd_get(&entries[i].pte));
 		else
 			mend_entry(at, &entries[i], page);
 		used += entries[i].pte != 0;
@@ -209,8 +211,12 @@ static void mend(const struct at *at, uint64_t *link, uint64_t base, uint32_t he
 
 static void mend_root(const struct at *at, uint64_t *root)
 {
-	if (*root)
-		mend(at, root, 0, kvd_link_height(*root));
+	uint64_t was = kvd_get(root);
+
+	uint32_t height = kvd_link_height(was);
+
+	if (was)
+		mend(at, root, 0, height < KVD_HEIGHT_MAX ? height : KVD_HEIGHT_MAX);
 }
 
 /* A context that nobody has: nothing in it may be taken for something. */
@@ -272,7 +278,7 @@ static void mend_sessions(struct kvd_rebuild *rebuild, bool verify)
 {
 	struct kvd_engine *engine = rebuild->engine;
 
-	for (uint64_t i = engine->head->sessions_high; i-- > 0;) {
+	for (uint64_t i = rebuild->sessions; i-- > 0;) {
 		struct kvd_session *session = kvd_session_at(engine, i);
 		struct at at = {.rebuild = rebuild, .session = session, .verify = verify};
 
@@ -296,11 +302,15 @@ static void reset(struct kvd_rebuild *rebuild)
 
 	memset(rebuild->units, 0, engine->units / 8);
 	rebuild->again = false;
+	rebuild->nodes_left = engine->units;
 	rebuild->shared.count = 0;
 	kvd_places_sort(&rebuild->conflicts);
 	rebuild->sorted = rebuild->conflicts.count;
-	if (head->sessions_high > engine->layout.sessions_max)
-		kvd_put(&head->sessions_high, engine->layout.sessions_max);
+	rebuild->sessions = kvd_get(&head->sessions_high);
+	if (rebuild->sessions > engine->layout.sessions_max) {
+		rebuild->sessions = engine->layout.sessions_max;
+		kvd_put(&head->sessions_high, rebuild->sessions);
+	}
 	for (uint64_t i = 0; i <= engine->layout.hash_mask; i++) {
 		if (buckets[i])
 			kvd_put32(&buckets[i], 0);
@@ -330,31 +340,10 @@ static int count_shared(struct kvd_rebuild *rebuild)
 	return 0;
 }
 
-static bool claim_prefix(void *context, uint32_t node, uint32_t node_class)
-{
-	struct kvd_rebuild *rebuild = context;
-
-	if (!kvd_node_sound(rebuild->engine, node, node_class) ||
-	    !kvd_rebuild_claim(rebuild, kvd_link_make(node, 0, node_class, 0)))
-		return false;
-	kvd_add(&rebuild->engine->head->table_bytes, kvd_class_bytes(node_class));
-	return true;
-}
-
-/* The prefix index, when sessions and nodes are settled. What is lost of it is only found less often. */
-static void rebuild_prefix(struct kvd_rebuild *rebuild, struct kvd_prefix_recovery *prefix)
-{
-	kvd_prefix_rebuild(rebuild->engine, rebuild->happened, prefix);
-	if (prefix->lost_slabs || prefix->lost_entries)
-		kvd_rebuild_lost(rebuild, 0, KVD_ENGINE_SLOTS_MAX, 0, 0, "blocks of the prefix index are lost");
-	kvd_rebuild_lost_end(rebuild);
-}
-
 int kvd_rebuild_run(struct kvd_rebuild *rebuild)
 {
 	struct kvd_engine *engine = rebuild->engine;
 	struct at scratch = {.rebuild = rebuild, .handle = engine->head->intent.session, .slot = engine->head->intent.cmd.slot};
-	struct kvd_prefix_recovery prefix = {0};
 	uint32_t pass;
 	int err;
 
@@ -368,7 +357,7 @@ int kvd_rebuild_run(struct kvd_rebuild *rebuild)
 		mend_sessions(rebuild, false);
 		if (rebuild->scratch)
 			mend_root(&scratch, &engine->head->intent.scratch);
-		kvd_prefix_claim(engine, claim_prefix, rebuild, &prefix);
+		kvd_rebuild_prefix_claim(rebuild);
 		kvd_places_sort(&rebuild->shared);
 		if (rebuild->shared.count)
 			mend_sessions(rebuild, true);
@@ -379,8 +368,8 @@ int kvd_rebuild_run(struct kvd_rebuild *rebuild)
 	kvd_rebuild_pool(rebuild);
 	err = rebuild->shared.failed || rebuild->conflicts.failed ? -ENOMEM : pass == PASSES_MAX ? -EIO : count_shared(rebuild);
 	if (!err)
-		rebuild_prefix(rebuild, &prefix);
-	for (uint64_t i = 0; !err && i < engine->head->sessions_high; i++)
+		kvd_rebuild_prefix(rebuild);
+	for (uint64_t i = 0; !err && i < rebuild->sessions; i++)
 		kvd_change_end(&kvd_session_at(engine, i)->version);
 free_bits:
 	free(rebuild->units);

@@ -15,21 +15,6 @@
 #define INTENT_WORDS (sizeof(((struct kvd_intent *)0)->word_at) / sizeof(uint64_t))
 #define STEP_WORDS 2u
 
-/* May an intent set this word? Those of session contexts, and those of the head that commands change. */
-static bool word_allowed(const struct kvd_engine *engine, uint64_t at)
-{
-	uint64_t sessions = engine->layout.sessions_at;
-
-	if (at % sizeof(uint64_t))
-		return false;
-	for (uint32_t i = KVD_ABI_TIER_DDR; i < KVD_ABI_TIER_COUNT; i++) {
-		if (at == offsetof(struct kvd_head, tiers[i].capacity_blocks))
-			return true;
-	}
-	return (at >= offsetof(struct kvd_head, generation) && at < offsetof(struct kvd_head, intent)) ||
-	       (at >= sessions && at < sessions + engine->layout.sessions_max * sizeof(struct kvd_session));
-}
-
 static bool entry_allowed(const struct kvd_engine *engine, uint64_t at)
 {
 	return !(at % sizeof(uint64_t)) && at >= engine->layout.heap_at && at < engine->layout.heap_end;
@@ -51,7 +36,7 @@ static bool intent_sound(const struct kvd_engine *engine, const struct kvd_inten
 	if (intent->words > INTENT_WORDS || (intent->steps && intent->steps != STEP_WORDS))
 		return false;
 	for (uint32_t i = 0; i < intent->words; i++) {
-		if (!word_allowed(engine, intent->word_at[i]))
+		if (!kvd_intent_allowed(engine, intent->word_at[i]))
 			return false;
 	}
 	for (uint64_t i = 0; i < intent->steps; i++) {

@@ -148,6 +148,27 @@ union kvd_entry *kvd_table_find(const struct kvd_engine *engine, const uint64_t 
 	return entry && kvd_get(&entry->pte) & KVD_ABI_PTE_VALID_MASK ? entry : NULL;
 }
 
+void kvd_table_prefetch(const struct kvd_engine *engine, const uint64_t *root, uint64_t page)
+{
+	uint64_t link = kvd_get(root);
+	uint32_t height;
+
+	if (!root_height(link, &height) || beyond(page, height))
+		return;
+	for (;; height--) {
+		const union kvd_entry *entries = node_of(engine, link, height);
+		uint32_t index = index_at(page, height);
+
+		if (!entries || index >= kvd_class_entries(kvd_link_class(link)))
+			return;
+		if (!height) {
+			__builtin_prefetch(&entries[index]);
+			return;
+		}
+		link = kvd_get(&entries[index].link);
+	}
+}
+
 /* Look-ups in flight together: as many misses as a core can wait for at once. */
 #define LOOKUP_BATCH 32u
 
@@ -201,37 +222,47 @@ static void entries_in(uint64_t link, uint32_t height, uint64_t base, uint64_t f
 	*high = end > base ? min_u64(kvd_class_entries(kvd_link_class(link)), ((end - 1 - base) >> shift) + 1) : 0;
 }
 
-static void walk(const struct kvd_engine *engine, uint64_t link, uint32_t height, uint64_t base, uint64_t first,
-		 uint64_t end, kvd_table_visit visit, void *context)
+/* A walk that is under way. In sound tables no node is met twice, so more nodes than the heap has are never met. */
+struct walk {
+	const struct kvd_engine *engine;
+	uint64_t first;
+	uint64_t end;
+	kvd_table_visit visit;
+	void *context;
+	uint64_t nodes_left;
+};
+
+static void walk(struct walk *at, uint64_t link, uint32_t height, uint64_t base)
 {
-	union kvd_entry *entries = node_of(engine, link, height);
+	union kvd_entry *entries = node_of(at->engine, link, height);
 	uint64_t low, high;
 
-	if (!entries)
+	if (!entries || !at->nodes_left)
 		return;
-	entries_in(link, height, base, first, end, &low, &high);
+	at->nodes_left--;
+	entries_in(link, height, base, at->first, at->end, &low, &high);
 	if (!height) {
 		if (low < high)
-			visit(context, base + low, entries + low, (uint32_t)(high - low));
+			at->visit(at->context, base + low, entries + low, (uint32_t)(high - low));
 		return;
 	}
 	for (uint64_t i = low; i < high; i++) {
 		uint64_t child = kvd_get(&entries[i].link);
 
 		if (child)
-			walk(engine, child, height - 1, base + (i << (KVD_FANOUT_BITS * height)), first, end, visit,
-			     context);
+			walk(at, child, height - 1, base + (i << (KVD_FANOUT_BITS * height)));
 	}
 }
 
 void kvd_table_walk(const struct kvd_engine *engine, const uint64_t *root, uint64_t first, uint64_t end,
 		    kvd_table_visit visit, void *context)
 {
+	struct walk at = {engine, first, end, visit, context, engine->units};
 	uint64_t link = kvd_get(root);
 	uint32_t height;
 
 	if (first < end && root_height(link, &height))
-		walk(engine, link, height, 0, first, end, visit, context);
+		walk(&at, link, height, 0);
 }
 
 static void count_visit(void *context, uint64_t page, union kvd_entry *entries, uint32_t count)
@@ -287,20 +318,20 @@ static uint32_t clear_entries(union kvd_entry *entries, uint64_t count)
 	return gone;
 }
 
-static void clear(struct kvd_engine *engine, uint64_t *link, uint32_t height, uint64_t base, uint64_t first,
-		  uint64_t end, kvd_table_visit visit, void *context)
+static void clear(struct kvd_engine *engine, struct walk *at, uint64_t *link, uint32_t height, uint64_t base)
 {
 	uint64_t was = kvd_get(link);
 	union kvd_entry *entries = node_of(engine, was, height);
 	uint32_t gone = 0;
 	uint64_t low, high;
 
-	if (!entries)
+	if (!entries || !at->nodes_left)
 		return;
-	entries_in(was, height, base, first, end, &low, &high);
+	at->nodes_left--;
+	entries_in(was, height, base, at->first, at->end, &low, &high);
 	if (!height && low < high) {
-		if (visit)
-			visit(context, base + low, entries + low, (uint32_t)(high - low));
+		if (at->visit)
+			at->visit(at->context, base + low, entries + low, (uint32_t)(high - low));
 		gone = clear_entries(entries + low, high - low);
 	}
 	for (uint64_t i = low; height && i < high; i++) {
@@ -308,7 +339,7 @@ static void clear(struct kvd_engine *engine, uint64_t *link, uint32_t height, ui
 
 		if (!kvd_get(child))
 			continue;
-		clear(engine, child, height - 1, base + (i << (KVD_FANOUT_BITS * height)), first, end, visit, context);
+		clear(engine, at, child, height - 1, base + (i << (KVD_FANOUT_BITS * height)));
 		gone += !*child;
 	}
 	was = kvd_link_more(was, -(int32_t)gone);
@@ -320,10 +351,11 @@ static void clear(struct kvd_engine *engine, uint64_t *link, uint32_t height, ui
 void kvd_table_clear(struct kvd_engine *engine, uint64_t *root, uint64_t first, uint64_t end, kvd_table_visit visit,
 		     void *context)
 {
+	struct walk at = {engine, first, end, visit, context, engine->units};
 	uint32_t height;
 
 	if (first >= end || !root_height(kvd_get(root), &height))
 		return;
-	clear(engine, root, height, 0, first, end, visit, context);
+	clear(engine, &at, root, height, 0);
 	lower_root(engine, root);
 }

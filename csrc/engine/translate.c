@@ -58,13 +58,34 @@ static void translate_page(const struct kvd_engine *engine, const uint64_t *root
 		translate_leaf(to, page, entry, 1);
 }
 
-/* The pages are copied chunk by chunk, so the list may lie where others write, and is left as it was where a page is
- * out of range. */
-static uint32_t translate_list(struct kvd_engine *engine, struct kvd_call *call)
+/* Translate one part of a list as it is at one moment; a list that lies where others write is read once a try. */
+static uint32_t translate_chunk(struct kvd_call *call, uint64_t *list, uint64_t count)
 {
 	const uint64_t *root = &call->session->slots[call->cmd.slot];
-	uint64_t count = call->cmd.count;
 	uint64_t chunk[LIST_CHUNK];
+	struct kvd_try try = {0};
+
+	while (kvd_read_try(call, &try)) {
+		bool alive;
+
+		memcpy(chunk, list, count * sizeof(*chunk));
+		kvd_table_lookup(call->engine, root, chunk, count);
+		alive = !call->reading || kvd_session_find(call->engine, call->cmd.session) == call->session;
+		if (!kvd_read_good(call, &try))
+			continue;
+		if (!alive)
+			return KVD_ABI_STATUS_NO_SESSION;
+		memcpy(list, chunk, count * sizeof(*chunk));
+		return KVD_ABI_STATUS_OK;
+	}
+	return KVD_ABI_STATUS_BUSY;
+}
+
+/* result0 says how many pages were replaced, also where the list could not be gone through to its end. */
+static uint32_t translate_list(struct kvd_call *call)
+{
+	uint64_t count = call->cmd.count;
+	uint32_t status = KVD_ABI_STATUS_OK;
 	uint64_t *list;
 
 	if (count > call->cmd.buffer_bytes / sizeof(*list))
@@ -72,15 +93,13 @@ static uint32_t translate_list(struct kvd_engine *engine, struct kvd_call *call)
 	list = kvd_call_buffer(call, call->cmd.buffer, count * sizeof(*list), true);
 	if (!list)
 		return KVD_ABI_STATUS_BAD_ADDRESS;
-	for (uint64_t done = 0; done < count; done += LIST_CHUNK) {
+	for (uint64_t done = 0; done < count && !status; done += LIST_CHUNK) {
 		uint64_t some = count - done < LIST_CHUNK ? count - done : LIST_CHUNK;
 
-		memcpy(chunk, list + done, some * sizeof(*chunk));
-		kvd_table_lookup(engine, root, chunk, some);
-		memcpy(list + done, chunk, some * sizeof(*chunk));
+		status = translate_chunk(call, list + done, some);
+		call->cpl->result0 += status ? 0 : some;
 	}
-	call->cpl->result0 = count;
-	return KVD_ABI_STATUS_OK;
+	return status;
 }
 
 uint32_t kvd_op_translate(struct kvd_engine *engine, struct kvd_call *call)
@@ -90,7 +109,7 @@ uint32_t kvd_op_translate(struct kvd_engine *engine, struct kvd_call *call)
 	uint64_t end;
 
 	if (call->cmd.flags & KVD_ABI_CMD_FLAGS_TRANSLATE_LIST_MASK)
-		return translate_list(engine, call);
+		return translate_list(call);
 	if (!kvd_range(&call->cmd, &end))
 		return KVD_ABI_STATUS_BAD_ARGUMENT;
 	to.out = kvd_call_buffer(call, call->cmd.buffer, to.room * sizeof(*to.out), true);

@@ -7,6 +7,7 @@
 #define RIG_SESSIONS 4u
 #define RIG_SLOTS 3u
 #define RIG_BYTES (176u << 10)
+#define RIG_BYTES_SMALL (72u << 10) /* too small for all that is asked: commands are taken back half done */
 #define RIG_RUNS 200u
 #define RIG_WINDOW 40u
 #define RIG_PLACES (3u * RIG_WINDOW)
@@ -15,6 +16,7 @@
 struct rig {
 	kvd_engine *engine;
 	unsigned char *arena;
+	uint64_t bytes;
 	unsigned char copy[RIG_BYTES] __attribute__((aligned(4096)));
 	unsigned char nested[RIG_BYTES] __attribute__((aligned(4096)));
 	uint64_t random;
@@ -45,7 +47,7 @@ struct dump {
 	uint64_t reserved[KVD_ABI_TIER_COUNT];
 };
 
-void rig_init(struct rig *rig, uint64_t seed);
+void rig_init(struct rig *rig, uint64_t seed, uint64_t bytes);
 void rig_fini(struct rig *rig);
 uint32_t rig_draw(struct rig *rig, uint32_t limit);
 struct kvd_abi_cmd rig_command(struct rig *rig);

@@ -22,17 +22,18 @@ uint32_t rig_draw(struct rig *rig, uint32_t limit)
 	return (uint32_t)((mixed ^ mixed >> 31) >> 32) % limit;
 }
 
-void rig_init(struct rig *rig, uint64_t seed)
+void rig_init(struct rig *rig, uint64_t seed, uint64_t bytes)
 {
 	struct kvd_engine_config config = test_config;
 
 	config.sessions_max = RIG_SESSIONS;
-	config.arena_bytes = RIG_BYTES;
+	config.arena_bytes = bytes;
 	config.capacity_blocks[KVD_ABI_TIER_DDR] = 2000;
 	config.total_frames[KVD_ABI_TIER_DDR] = DDR_FRAMES;
 	config.total_frames[KVD_ABI_TIER_NVME] = NVME_FRAMES;
 	rig->engine = engine_new(&config);
 	rig->arena = rig->engine->base;
+	rig->bytes = bytes;
 	rig->random = seed;
 }
 
