@@ -183,7 +183,7 @@ static union kvd_entry *find_leaf(const struct kvd_engine *engine, uint64_t link
 /* Go on in the slot of the cursor until it ends or the scan must stop. True: the slot is done. */
 static bool scan_slot(struct scan *scan, const struct kvd_session *session, uint64_t handle)
 {
-	uint64_t root = session->slots[scan->at.slot];
+	uint64_t root = kvd_get(&session->slots[scan->at.slot]);
 	uint32_t height = kvd_link_height(root);
 
 	if (!root || height > KVD_HEIGHT_MAX)

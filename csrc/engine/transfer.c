@@ -109,18 +109,19 @@ static uint32_t survey_pages(struct kvd_transfer *transfer, struct kvd_abi_cpl *
 
 	for (uint64_t page = first; page <= last; page++) {
 		const union kvd_entry *entry = kvd_table_find(pages->engine, pages->root, page);
+		uint64_t pte = entry ? kvd_get(&entry->pte) : 0;
 		unsigned char *at;
 		uint64_t address;
 
-		if (!entry)
+		if (!(pte & KVD_ABI_PTE_VALID_MASK))
 			return KVD_ABI_STATUS_NOT_MAPPED;
-		if (!kvd_pte_sound(pages->engine, entry->pte))
+		if (!kvd_pte_sound(pages->engine, pte))
 			return KVD_ABI_STATUS_BAD_TABLES;
-		if (transfer->scatters && kvd_shares_of(pages->engine, entry->pte) > 1)
+		if (transfer->scatters && kvd_shares_of(pages->engine, pte) > 1)
 			return KVD_ABI_STATUS_SHARED;
-		if (!kvd_pages_address(pages, entry->pte, &address))
+		if (!kvd_pages_address(pages, pte, &address))
 			return KVD_ABI_STATUS_NO_MEMORY;
-		at = kvd_pages_frame(pages, entry->pte);
+		at = kvd_pages_frame(pages, pte);
 		if (!at) {
 			cpl->result0 = address;
 			return KVD_ABI_STATUS_BAD_ADDRESS;
@@ -184,10 +185,9 @@ static uint32_t execute(struct kvd_engine *engine, struct kvd_call *call, bool s
 
 	if (status)
 		return status;
-	if (!transfer.converts)
-		kvd_transfer_copy(&transfer);
-	else if (!kvd_transfer_convert(&transfer))
-		return KVD_ABI_STATUS_BAD_ARGUMENT;
+	status = transfer.converts ? kvd_transfer_convert(&transfer) : kvd_transfer_copy(&transfer);
+	if (status)
+		return status;
 	call->cpl->result0 = transfer.host_bytes;
 	return KVD_ABI_STATUS_OK;
 }

@@ -39,9 +39,8 @@ struct kvd_transfer {
 bool kvd_pages_address(const struct kvd_pages *pages, uint64_t pte, uint64_t *address);
 /* Where it is; NULL: the tier has no memory there, or it can't be reached. */
 unsigned char *kvd_pages_frame(const struct kvd_pages *pages, uint64_t pte);
-/* All pages were looked at, so none of these meets one that is not there. */
-void kvd_transfer_copy(struct kvd_transfer *transfer);
-/* False: a scale that was given is out of its range; nothing was written if it stayed as it was when it was read first. */
-bool kvd_transfer_convert(struct kvd_transfer *transfer);
+/* Move the bytes. Status: OK; BAD_ARGUMENT: a scale is out of its range; BAD_TABLES: a page that was there is gone. */
+uint32_t kvd_transfer_copy(struct kvd_transfer *transfer);
+uint32_t kvd_transfer_convert(struct kvd_transfer *transfer);
 
 #endif

@@ -7,7 +7,7 @@ static_assert(offsetof(struct kvd_session, state) == offsetof(struct kvd_session
 uint32_t kvd_op_session_transition(struct kvd_engine *engine, struct kvd_call *call)
 {
 	uint64_t event = call->cmd.key & KVD_ABI_TRANSITION_KEY_EVENT_MASK;
-	uint32_t state = call->session->state;
+	uint32_t state = kvd_get32(&call->session->state);
 	uint8_t next;
 
 	if (call->cmd.key & ~(uint64_t)KVD_ABI_TRANSITION_KEY_EVENT_MASK || event >= KVD_ABI_EVENT_COUNT)

@@ -206,8 +206,8 @@ FIELDS: Final[dict[type[Command], Callable[[Any], tuple[int, ...]]]] = {
     Gather: _range_fields(Op.GATHER),
     Scatter: _range_fields(Op.SCATTER),
     PrefixInsert: lambda c: _prefix_fields(Op.PREFIX_INSERT, c, c.session, c.first),
-    PrefixMatch: lambda c: _prefix_fields(Op.PREFIX_MATCH, c, 0, 0),
-    PrefixRemove: lambda c: _prefix_fields(Op.PREFIX_REMOVE, c, 0, 0),
+    PrefixMatch: lambda c: _prefix_fields(Op.PREFIX_MATCH, c, 0, c.first),
+    PrefixRemove: lambda c: _prefix_fields(Op.PREFIX_REMOVE, c, c.session, c.first),
     Flush: lambda _: (Op.FLUSH, 0, 0, 0, 0, 0, 0, 0, 0),
     TranslateList: lambda c: (
         Op.TRANSLATE, CMD_FLAGS_TRANSLATE_LIST_MASK, c.session, c.slot, 0, 0, 0, len(c.pages), 0,

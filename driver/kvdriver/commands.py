@@ -265,18 +265,21 @@ class PrefixInsert:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrefixMatch:
-    """Find the longest prefix of a chain that is there. Value: its blocks; second: the session with the last one."""
+    """Find how far a chain is there, from block `first` on. Value: blocks; second: the session with the last one."""
 
     namespace: int
     hashes: tuple[bytes, ...]
+    first: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrefixRemove:
-    """Forget blocks. Value: those that were there."""
+    """Forget blocks of a chain, from block `first` on; with `session` only those that it holds. Value: those removed."""
 
     namespace: int
     hashes: tuple[bytes, ...]
+    first: int = 0
+    session: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -123,7 +123,7 @@ static struct kvd_abi_cmd draw_command(void)
 	};
 	struct kvd_abi_cmd cmd = {
 		.op = ops[draw() % (sizeof(ops) / sizeof(ops[0]))],
-		.flags = draw() % 4 ? 0 : (uint16_t)(1u << draw() % 7),
+		.flags = (uint16_t)(draw() % 4 ? 0 : 1u << draw() % 7),
 		.session = draw() % 16 ? sessions[draw() % SESSIONS] : draw(),
 		.slot = (uint16_t)draw_near(1),
 		.tier = (uint32_t)draw_near(3),

@@ -190,7 +190,7 @@ static void test_pages(void **state)
 	rig_end(rig);
 }
 
-/* Scales that are given are looked at before a value is decoded: the bad one is the last of all. */
+/* Scales that are given are looked at before a value is decoded: the bad one is the last of all, in another frame. */
 static void test_scales_that_are_given(void **state)
 {
 	struct rig *rig = rig_new();
@@ -198,14 +198,42 @@ static void test_scales_that_are_given(void **state)
 	float bad[] = {0.0f, -1.0f, __builtin_nanf(""), __builtin_inff(), 0x1p-123f};
 
 	(void)state;
-	for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
-		float six[] = {1, 1, 1, 1, 1, bad[i]};
+	for (size_t i = 0; i < 2 * sizeof(bad) / sizeof(bad[0]); i++) {
+		float six[] = {1, 1, 1, 1, 1, bad[i / 2]};
 
+		transfer.page_offset = i % 2 ? RIG_PAGE - 64 * 3 : 0;
 		memset(host, UNTOUCHED, sizeof(host));
 		memcpy(scales, six, sizeof(six));
-		assert_status(gather(rig, 0, 1, &transfer), KVD_ABI_STATUS_BAD_ARGUMENT);
+		assert_status(gather(rig, 0, 2, &transfer), KVD_ABI_STATUS_BAD_ARGUMENT);
 		assert_int_equal(host[0], UNTOUCHED);
 	}
+	rig_end(rig);
+}
+
+/* Who shares a frame may read it, and not write. */
+static void test_shared_frames(void **state)
+{
+	struct rig *rig = rig_new();
+	uint64_t fork = session_new(rig->engine, 2);
+	struct kvd_abi_transfer transfer = raw(2);
+	struct kvd_abi_cmd share = {
+		.op = KVD_ABI_OP_SHARE,
+		.session = fork,
+		.slot = RIG_SLOT,
+		.first_page = 1,
+		.count = 1,
+		.key = rig->session,
+		.other_slot = RIG_SLOT,
+	};
+
+	(void)state;
+	transfer.page_offset = RIG_PAGE - 1;
+	assert_int_equal(submit_one(rig->engine, share).result0, 1);
+	assert_status(scatter(rig, 0, 2, &transfer), KVD_ABI_STATUS_SHARED);
+	assert_int_equal(rig_page(rig, 0)[RIG_PAGE - 1], 0);
+	assert_ok(gather(rig, 0, 2, &transfer));
+	assert_ok(destroy(rig->engine, fork));
+	assert_ok(scatter(rig, 0, 2, &transfer));
 	rig_end(rig);
 }
 
@@ -262,6 +290,7 @@ int main(void)
 		cmocka_unit_test(test_commands),
 		cmocka_unit_test(test_pages),
 		cmocka_unit_test(test_scales_that_are_given),
+		cmocka_unit_test(test_shared_frames),
 		cmocka_unit_test(test_addresses),
 	};
 
