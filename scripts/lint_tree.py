@@ -175,7 +175,7 @@ def check_c(path: Path, text: str) -> Iterator[Outlier]:
     if component not in C_PREFIXES:
         yield Outlier(path, 1, f"component {component or path.name} has no prefix; add it to C_PREFIXES")
     for line, _, name, head in functions(text):
-        if not _C_INTERNAL.search(head) and not _C_WORD.match(name) and not name.startswith("__"):
+        if not _C_INTERNAL.search(head) and not _C_WORD.match(name) and not name.startswith("__") and name != "main":
             yield Outlier(
                 path, line, f"{name} is visible to all but does not begin with kvd_; make it static or rename"
             )
