@@ -58,6 +58,7 @@ SUFFIXES = frozenset(
 )
 C_PREFIXES = {
     "abi": "abi",
+    "bench": "bench",
     "engine": "engine",
     "convert": "convert",
     "fuse": "split",

@@ -11,6 +11,7 @@ from cyclopts import App, CycloptsError, Group, Parameter
 from rich.text import Text
 
 from kvctl import names, tables, units
+from kvctl.bench import bench
 from kvctl.client import Client
 from kvctl.exits import CtlError, Exit, exit_of_all
 from kvctl.operate import operate
@@ -51,6 +52,7 @@ app = App(
 )
 # Ctrl-C is `main`'s: it says so.
 app.suppress_keyboard_interrupt = app.meta.suppress_keyboard_interrupt = False
+app.command(bench)
 app.meta.group_parameters = Group("Options of every command", sort_key=0)
 
 Context = Annotated[Session, Parameter(parse=False)]

@@ -24,12 +24,12 @@ enum kvd_abi_op {
 	KVD_ABI_OP_UNSHARE = 14, /* `session`, `slot`, `first_page`, `count`: pages with a shared frame get one of their own; copy runs in the buffer, result0 = their number, result1 = pages; all or nothing. */
 	KVD_ABI_OP_WINDOW_ADVANCE = 15, /* `session`, `slot`; window in the buffer, after it room for runs: frees the pages that slid out; result0 = runs, result1 = pages freed. */
 	KVD_ABI_OP_TOUCH = 16, /* `session`, `slot`, `first_page`, `count`: sets accessed, with touch_dirty dirty too; result0 = pages touched. */
-	KVD_ABI_OP_AGE_SCAN = 17, /* `tier` (none: any), `count` = entries to look at, at most, `slot` = least age reported, in generations; age cursor in the buffer, after it room for cold runs; result0 = cold runs, result1 = entries looked at. */
+	KVD_ABI_OP_AGE_SCAN = 17, /* `tier` (none: any), `count` = entries to look at, at most (PTEs, and one for each empty link and each context that it passes), `slot` = least age reported, in generations, to 127; age cursor in the buffer, after it room for cold runs; result0 = cold runs, result1 = entries looked at. */
 	KVD_ABI_OP_GATHER = 18, /* `session`, `slot`, `first_page`, `count`; transfer in the buffer: pages to host; result0 = bytes written to the host. */
 	KVD_ABI_OP_SCATTER = 19, /* `session`, `slot`, `first_page`, `count`; transfer in the buffer: host to pages; result0 = bytes read from the host. */
-	KVD_ABI_OP_PREFIX_INSERT = 20, /* `session` that holds the blocks, namespace in `key`, bytes of a hash in `slot`, position of the first block in `first_page`, `count` hashes in the buffer; result0 = blocks that were absent. */
-	KVD_ABI_OP_PREFIX_MATCH = 21, /* Namespace in `key`, bytes of a hash in `slot`, `count` hashes in the buffer; result0 = blocks of the longest present prefix, result1 = session that holds the last of them. */
-	KVD_ABI_OP_PREFIX_REMOVE = 22, /* Namespace in `key`, bytes of a hash in `slot`, `count` hashes in the buffer; result0 = blocks removed. */
+	KVD_ABI_OP_PREFIX_INSERT = 20, /* `session` that holds the blocks, namespace in `key`, bytes of a hash in `slot`, position of the first block in `first_page`, `count` hashes (at most 1024) in the buffer: blocks that are present keep their holder; result0 = blocks that were absent; all or nothing. */
+	KVD_ABI_OP_PREFIX_MATCH = 21, /* Namespace in `key`, bytes of a hash in `slot`, position of the first block in `first_page`, `count` hashes (at most 1024) in the buffer; result0 = blocks present before the first absent one, result1 = session that holds the last of them, 0 where there is none. */
+	KVD_ABI_OP_PREFIX_REMOVE = 22, /* Namespace in `key`, bytes of a hash in `slot`, position of the first block in `first_page`, `count` hashes (at most 1024) in the buffer, `session` (0: any) whose blocks alone are removed; result0 = blocks removed. */
 	KVD_ABI_OP_FLUSH = 23, /* Every change before it is visible to all who walk the tables; result0 = commands executed since the tables were made. */
 	KVD_ABI_OP_COUNT = 24,
 };
@@ -63,6 +63,21 @@ enum kvd_abi_status {
 	KVD_ABI_STATUS_BAD_TABLES = 16, /* The tables contradict themselves. */
 	KVD_ABI_STATUS_CANCELLED = 17, /* Given up before it was executed. */
 	KVD_ABI_STATUS_COUNT = 18,
+};
+
+enum kvd_abi_state {
+	KVD_ABI_STATE_NEW = 0, /* Made, nothing written. */
+	KVD_ABI_STATE_FILLING = 1, /* A writer has it. */
+	KVD_ABI_STATE_ACTIVE = 2, /* Sealed and in use. */
+	KVD_ABI_STATE_IDLE = 3, /* Sealed, in the fast tier, not in use. */
+	KVD_ABI_STATE_COOLING = 4, /* On its way to a slower tier. */
+	KVD_ABI_STATE_COLD = 5, /* In a slower tier only. */
+	KVD_ABI_STATE_WARMING = 6, /* On its way to the fast tier. */
+	KVD_ABI_STATE_RELEASED = 7, /* Its client said: not soon. */
+	KVD_ABI_STATE_EXPIRED = 8, /* Its time is over; still held. */
+	KVD_ABI_STATE_CLOSED = 9, /* Nothing is left but the context. */
+	KVD_ABI_STATE_FAULTED = 10, /* Its bytes can't be trusted. */
+	KVD_ABI_STATE_COUNT = 11,
 };
 
 enum kvd_abi_format {
@@ -129,21 +144,6 @@ enum kvd_abi_stage {
 	KVD_ABI_STAGE_COUNT = 3,
 };
 
-enum kvd_abi_state {
-	KVD_ABI_STATE_NEW = 0, /* Made, nothing written. */
-	KVD_ABI_STATE_FILLING = 1, /* A writer has it. */
-	KVD_ABI_STATE_ACTIVE = 2, /* Sealed and in use. */
-	KVD_ABI_STATE_IDLE = 3, /* Sealed, in the fast tier, not in use. */
-	KVD_ABI_STATE_COOLING = 4, /* On its way to a slower tier. */
-	KVD_ABI_STATE_COLD = 5, /* In a slower tier only. */
-	KVD_ABI_STATE_WARMING = 6, /* On its way to the fast tier. */
-	KVD_ABI_STATE_RELEASED = 7, /* Its client said: not soon. */
-	KVD_ABI_STATE_EXPIRED = 8, /* Its time is over; still held. */
-	KVD_ABI_STATE_CLOSED = 9, /* Nothing is left but the context. */
-	KVD_ABI_STATE_FAULTED = 10, /* Its bytes can't be trusted. */
-	KVD_ABI_STATE_COUNT = 11,
-};
-
 /* A command. */
 struct kvd_abi_cmd {
 	uint32_t id; /* Comes back in the completion. */
@@ -204,6 +204,9 @@ struct kvd_abi_session_info {
 	uint64_t mapped_pages[5]; /* Pages over all slots. */
 	uint64_t mapped_blocks[5]; /* Their charge. */
 	uint64_t reserved_blocks[5]; /* Promised to it. */
+	uint32_t state; /* Where it is in its life. */
+	uint32_t reserved; /* Zero. */
+	uint64_t window_start[8]; /* By slot: tokens that the window has left behind. */
 };
 
 /* Output of UNSHARE: the bytes of the old frames belong into the new ones. */
@@ -216,11 +219,11 @@ struct kvd_abi_copy_run {
 	uint32_t blocks; /* 4 KiB blocks that each page is charged. */
 };
 
-/* Input of WINDOW_ADVANCE: an array of `planes` planes, each of tokens in order; runs follow. */
+/* Input of WINDOW_ADVANCE: an array of `planes` planes that do not overlap, each of tokens in order; runs follow. */
 struct kvd_abi_window {
 	uint64_t base; /* Byte of the slot at which the first plane begins. */
 	uint64_t plane_bytes; /* From one plane to the next. */
-	uint32_t planes; /* Layers, heads, K and V: whatever repeats. */
+	uint32_t planes; /* Layers, heads, K and V: whatever repeats; 1 to 65536. */
 	uint32_t token_bytes; /* Of one token in one plane. */
 	uint64_t tokens; /* Written so far. */
 	uint64_t window_tokens; /* Kept at the end. */
@@ -233,7 +236,7 @@ struct kvd_abi_age_cursor {
 	uint64_t page; /* Next page. */
 	uint32_t slot; /* Next slot. */
 	uint32_t done; /* 1: the scan has come to the end. */
-	uint64_t generation; /* The present generation. */
+	uint64_t generation; /* In which the scan began: written at the beginning of it. */
 };
 
 /* Output of AGE_SCAN: one tier, one age, contiguous frames. */
@@ -260,6 +263,39 @@ struct kvd_abi_transfer {
 	uint16_t page_format; /* Of the pages; other than the host's: one is FP16 or BF16, the other is not. */
 	uint16_t scaling; /* Of the scales. */
 	uint16_t reserved; /* Zero. */
+};
+
+/* Entry of the prefix index, one unit of the tables' memory: a block of a chain and who holds it. Entries stand in slabs of 64. */
+struct kvd_abi_prefix_entry {
+	uint64_t key; /* Namespace. */
+	uint64_t place; /* Where in its chain, and how long the hash is. */
+	uint64_t hash[4]; /* Hash of the chain up to this block; what it does not fill is zero. */
+	uint64_t holder; /* Written last, by one store; 0: the entry is free. */
+	uint32_t next; /* Unit of the holder's next entry, or of the next free one; derived. */
+	uint32_t previous; /* Unit of the holder's entry before; derived. */
+};
+
+/* Bucket of the prefix index, one unit of the tables' memory; derived. */
+struct kvd_abi_prefix_bucket {
+	uint32_t version; /* Odd while the bucket or one that follows is changed; of the first of a chain. */
+	uint32_t more; /* Unit of the bucket that follows, 0: none. */
+	uint64_t slots[7]; /* Unit of an entry, above it the lower half of its mixed hash; 0: empty, as all that follow. */
+};
+
+/* Head of the prefix index. */
+struct kvd_abi_prefix_head {
+	uint64_t stage; /* Of the last command that changed the index, for readers: one store makes it happen; derived. */
+	uint64_t seed; /* Of the mixed hash, chosen once. */
+	uint64_t entries; /* Entries held; derived. */
+	uint64_t removals; /* Odd while entries are freed; derived. */
+	uint32_t directory; /* Unit of the newest node of the slab directory: word 0 = the one before, each other word the unit of a slab. */
+	uint32_t slabs; /* Slabs of that node; derived. */
+	uint32_t entry_free; /* Unit of the first free entry; derived. */
+	uint32_t fresh; /* Unit of the first entry of the last slab that was never used; derived. */
+	uint32_t fresh_end; /* Where that slab ends; derived. */
+	uint32_t bucket_free; /* Unit of the first bucket that stands in no chain; derived. */
+	uint32_t root; /* Unit of a node of 1024 units of nodes of 1024 units of segments of 64 buckets; derived. */
+	uint32_t buckets; /* Chains of the linear hash; derived. */
 };
 
 /* Begin of each capability. */
@@ -370,15 +406,15 @@ struct kvd_abi_table_head {
 	uint64_t sessions_high; /* No context from here on was ever used. */
 	uint64_t sessions_live; /* Derived. */
 	uint32_t session_free; /* Derived: number of the first free context and one. */
-	uint32_t reserved; /* Zero. */
+	uint32_t age_floor; /* Of the ageing scan: the generation in which the last one began that came to its end. */
 	uint64_t heap_next; /* Derived: no node from here on is used. */
 	uint32_t free_nodes[8]; /* Derived: by class, unit of the first free node; the next one is in its entry 0. */
 	uint64_t table_bytes; /* Derived: of nodes that hold something. */
 	uint64_t mapped_pages; /* Derived. */
 	uint64_t refused; /* Commands that ended with a status other than OK. */
 	uint64_t refused_transitions; /* Of them, with BAD_TRANSITION. */
-	uint64_t prefix[16]; /* Of the prefix index. */
-	uint64_t reserved2[5]; /* Zero. */
+	struct kvd_abi_prefix_head prefix; /* Head of the prefix index. */
+	uint64_t reserved2[13]; /* Zero. */
 	struct kvd_abi_intent intent; /* The command that is being executed, in the head. It counts while `stage` is not none and `sequence` is the head's and one. */
 	struct kvd_abi_tier_head tiers[5]; /* Of one tier, in the head. Derived: all that the PTEs and reservations say. */
 };
@@ -413,12 +449,15 @@ static_assert(sizeof(struct kvd_abi_cpl) == 32, "the size that is described");
 static_assert(sizeof(struct kvd_abi_map_run) == 24, "the size that is described");
 static_assert(sizeof(struct kvd_abi_run) == 32, "the size that is described");
 static_assert(sizeof(struct kvd_abi_tier_info) == 40, "the size that is described");
-static_assert(sizeof(struct kvd_abi_session_info) == 136, "the size that is described");
+static_assert(sizeof(struct kvd_abi_session_info) == 208, "the size that is described");
 static_assert(sizeof(struct kvd_abi_copy_run) == 40, "the size that is described");
 static_assert(sizeof(struct kvd_abi_window) == 48, "the size that is described");
 static_assert(sizeof(struct kvd_abi_age_cursor) == 32, "the size that is described");
 static_assert(sizeof(struct kvd_abi_cold_run) == 40, "the size that is described");
 static_assert(sizeof(struct kvd_abi_transfer) == 56, "the size that is described");
+static_assert(sizeof(struct kvd_abi_prefix_entry) == 64, "the size that is described");
+static_assert(sizeof(struct kvd_abi_prefix_bucket) == 64, "the size that is described");
+static_assert(sizeof(struct kvd_abi_prefix_head) == 64, "the size that is described");
 static_assert(sizeof(struct kvd_abi_capability) == 8, "the size that is described");
 static_assert(sizeof(struct kvd_abi_capability_page_sizes) == 16, "the size that is described");
 static_assert(sizeof(struct kvd_abi_capability_tiers) == 48, "the size that is described");
@@ -474,6 +513,24 @@ static_assert(sizeof(struct kvd_abi_journal_entry) == 40, "the size that is desc
 #define KVD_ABI_CMD_FLAGS_TRANSLATE_LIST_MASK 0x20u
 #define KVD_ABI_CPL_FLAGS_PHASE_SHIFT 0x0u
 #define KVD_ABI_CPL_FLAGS_PHASE_MASK 0x1u
+#define KVD_ABI_SESSION_INFO_STATE_STATE_SHIFT 0x0u
+#define KVD_ABI_SESSION_INFO_STATE_STATE_MASK 0xffu
+#define KVD_ABI_PREFIX_ENTRY_PLACE_WORDS_SHIFT 0x0u
+#define KVD_ABI_PREFIX_ENTRY_PLACE_WORDS_MASK 0x7u
+#define KVD_ABI_PREFIX_ENTRY_PLACE_POSITION_SHIFT 0x3u
+#define KVD_ABI_PREFIX_ENTRY_PLACE_POSITION_MASK 0x3fffffffffff8ull
+#define KVD_ABI_PREFIX_ENTRY_HOLDER_CONTEXT_SHIFT 0x0u
+#define KVD_ABI_PREFIX_ENTRY_HOLDER_CONTEXT_MASK 0xfffffffu
+#define KVD_ABI_PREFIX_ENTRY_HOLDER_INSERTING_SHIFT 0x1cu
+#define KVD_ABI_PREFIX_ENTRY_HOLDER_INSERTING_MASK 0x10000000u
+#define KVD_ABI_PREFIX_ENTRY_HOLDER_REMOVING_SHIFT 0x1du
+#define KVD_ABI_PREFIX_ENTRY_HOLDER_REMOVING_MASK 0x20000000u
+#define KVD_ABI_PREFIX_ENTRY_HOLDER_GENERATION_SHIFT 0x20u
+#define KVD_ABI_PREFIX_ENTRY_HOLDER_GENERATION_MASK 0xffffffff00000000ull
+#define KVD_ABI_PREFIX_HEAD_STAGE_DONE_SHIFT 0x0u
+#define KVD_ABI_PREFIX_HEAD_STAGE_DONE_MASK 0x1u
+#define KVD_ABI_PREFIX_HEAD_STAGE_COMMAND_SHIFT 0x1u
+#define KVD_ABI_PREFIX_HEAD_STAGE_COMMAND_MASK 0xfffffffffffffffeull
 #define KVD_ABI_CAPABILITY_HEAD_ID_SHIFT 0x0u
 #define KVD_ABI_CAPABILITY_HEAD_ID_MASK 0xffffu
 #define KVD_ABI_CAPABILITY_HEAD_NEXT_SHIFT 0x10u

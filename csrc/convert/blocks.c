@@ -57,7 +57,7 @@ static void scale_store(void *scales, size_t index, enum kvd_convert_scale_forma
 	memcpy((uint8_t *)scales + index * sizeof(half), &half, sizeof(half));
 }
 
-static bool scales_valid(const void *scales, const struct kvd_convert_blocks *blocks)
+bool kvd_convert_blocks_scales_valid(const void *scales, const struct kvd_convert_blocks *blocks)
 {
 	size_t count = kvd_convert_blocks_scales_count(blocks);
 	bool valid = true;
@@ -100,8 +100,21 @@ static void tile_scales(void *dst, void *scales, const void *src, const struct k
 			    kvd_convert_scale_for(most[i], blocks->wide, blocks->narrow));
 }
 
-static void tile_encode_with(void *dst, void *scales, const void *src, const struct kvd_convert_blocks *blocks,
-			     const struct tile *tile)
+/*
+ * Ask for the values one block further on: they come from memory while this block, which is in the cache, is computed.
+ * Past the array's end that is no access, so nobody has to look where it ends.
+ */
+static void prefetch_next(const void *src, size_t at, const struct kvd_convert_blocks *blocks, size_t channels)
+{
+	uintptr_t next = (uintptr_t)src + (at + KVD_CONVERT_BLOCK_TOKENS * blocks->channels) * CONVERT_WIDE_BYTES;
+
+	for (size_t i = 0; i < channels * CONVERT_WIDE_BYTES; i += CONVERT_LINE_BYTES)
+		__builtin_prefetch((const void *)(next + i), 0, 2);
+}
+
+/* `ahead`: the values of the next block will be read first for their scales. */
+static void encode_tile(void *dst, const void *scales, const void *src, const struct kvd_convert_blocks *blocks,
+			const struct tile *tile, bool ahead)
 {
 	convert_kernel *kernel = kvd_convert_chosen()->encode[blocks->wide][blocks->narrow];
 	float factor[CONVERT_TILE_CHANNELS];
@@ -111,16 +124,24 @@ static void tile_encode_with(void *dst, void *scales, const void *src, const str
 	for (size_t token = 0; token < tile->tokens; token++) {
 		size_t at = tile->first + token * blocks->channels;
 
+		if (ahead)
+			prefetch_next(src, at, blocks, tile->channels);
 		kernel((uint8_t *)dst + at, (const uint8_t *)src + at * CONVERT_WIDE_BYTES, tile->channels, factor,
 		       SIZE_MAX);
 	}
+}
+
+static void tile_encode_with(void *dst, void *scales, const void *src, const struct kvd_convert_blocks *blocks,
+			     const struct tile *tile)
+{
+	encode_tile(dst, scales, src, blocks, tile, false);
 }
 
 static void tile_encode(void *dst, void *scales, const void *src, const struct kvd_convert_blocks *blocks,
 			const struct tile *tile)
 {
 	tile_scales(dst, scales, src, blocks, tile);
-	tile_encode_with(dst, scales, src, blocks, tile);
+	encode_tile(dst, scales, src, blocks, tile, true);
 }
 
 static void tile_decode(void *dst, void *scales, const void *src, const struct kvd_convert_blocks *blocks,
@@ -150,7 +171,7 @@ int kvd_convert_blocks_encode(void *dst, void *scales, const void *src, const st
 int kvd_convert_blocks_encode_with(void *dst, const void *scales, const void *src,
 				   const struct kvd_convert_blocks *blocks)
 {
-	if (!blocks_valid(blocks) || !scales_valid(scales, blocks))
+	if (!blocks_valid(blocks) || !kvd_convert_blocks_scales_valid(scales, blocks))
 		return -EINVAL;
 	/* Only tile_encode writes scales. */
 	tiles_do(tile_encode_with, dst, (void *)(uintptr_t)scales, src, blocks);
@@ -159,7 +180,7 @@ int kvd_convert_blocks_encode_with(void *dst, const void *scales, const void *sr
 
 int kvd_convert_blocks_decode(void *dst, const void *scales, const void *src, const struct kvd_convert_blocks *blocks)
 {
-	if (!blocks_valid(blocks) || !scales_valid(scales, blocks))
+	if (!blocks_valid(blocks) || !kvd_convert_blocks_scales_valid(scales, blocks))
 		return -EINVAL;
 	tiles_do(tile_decode, dst, (void *)(uintptr_t)scales, src, blocks);
 	return 0;

@@ -23,6 +23,7 @@
 #ifndef KVD_CONVERT_CONVERT_H
 #define KVD_CONVERT_CONVERT_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -88,6 +89,8 @@ struct kvd_convert_blocks {
 };
 
 size_t kvd_convert_blocks_scales_count(const struct kvd_convert_blocks *blocks);
+/* Is each of them in its range? */
+bool kvd_convert_blocks_scales_valid(const void *scales, const struct kvd_convert_blocks *blocks);
 
 /*
  * Encode, each scale chosen by the rule of kvd_convert_absmax_scale and written to `scales`. An FP16 scale is rounded

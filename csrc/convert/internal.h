@@ -14,8 +14,9 @@
 
 enum {
 	CONVERT_WIDE_BYTES = 2,
+	CONVERT_LINE_BYTES = 64,      /* of a cache */
 	CONVERT_FACTORS = 32,         /* equal ones that a kernel needs for one scale: the most that it does at once */
-	CONVERT_TILE_CHANNELS = 512,  /* worked on together: a block of them, 64 KiB, stays in the L2 cache */
+	CONVERT_TILE_CHANNELS = 1024, /* worked on together: a block of them, 128 KiB, stays in the L2 cache */
 	CONVERT_F32_MANTISSA_BITS = 23,
 	CONVERT_F32_BIAS = 127,
 };

@@ -207,7 +207,7 @@ int kvd_arena_reset(struct kvd_engine *engine)
 	layout.mapped_pages = 0;
 	layout.heap_next = layout.heap_at;
 	memset(layout.free_nodes, 0, sizeof(layout.free_nodes));
-	memset(layout.prefix, 0, sizeof(layout.prefix));
+	memset(&layout.prefix, 0, sizeof(layout.prefix));
 	memset(&layout.intent, 0, sizeof(layout.intent));
 	for (uint32_t i = KVD_ABI_TIER_DDR; i < KVD_ABI_TIER_COUNT; i++) {
 		struct kvd_tier *tier = &layout.tiers[i];

@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "engine/internal.h"
+#include "engine/prefix.h"
 
 #define FAULT_BYTES_MAX 200u
 
@@ -174,6 +174,7 @@ static void check_all(struct kvd_check *check)
 	kvd_check_shares_end(check);
 	kvd_check_shares_tables(check);
 	expect(check, "mapped pages", head->mapped_pages, check->pages);
+	kvd_prefix_check(check);
 	expect(check, "bytes of tables", head->table_bytes, check->table_bytes);
 	kvd_check_heap(check);
 }

@@ -20,8 +20,7 @@ uint64_t kvd_check_frames_high(const struct kvd_engine *engine, uint32_t tier)
 	return high < total ? high : total;
 }
 
-/* Is this a node's place in the heap, met for the first time? */
-static bool mark_node(struct kvd_check *check, uint64_t node, uint32_t node_class)
+bool kvd_check_node(struct kvd_check *check, uint64_t node, uint32_t node_class)
 {
 	uint64_t first = node - check->engine->unit_first;
 
@@ -82,7 +81,7 @@ static bool check_link(struct kvd_check *check, const struct place *place, uint6
 	bool good = true;
 
 	if (kvd_link_height(link) != height || height > KVD_HEIGHT_MAX ||
-	    !mark_node(check, kvd_link_node(link), kvd_link_class(link))) {
+	    !kvd_check_node(check, kvd_link_node(link), kvd_link_class(link))) {
 		bad_node(check, place, base);
 		return false;
 	}
@@ -142,7 +141,7 @@ void kvd_check_heap(struct kvd_check *check)
 
 		while (node) {
 			/* A circle ends here too: its first node was met before. */
-			if (!mark_node(check, node, i)) {
+			if (!kvd_check_node(check, node, i)) {
 				kvd_check_fault(check, "free list %u: node %" PRIu64 " is no free node", i, node);
 				return;
 			}

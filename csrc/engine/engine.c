@@ -1,7 +1,7 @@
 /* The dispatch of commands: what is common to their arguments is checked here. */
 #include <errno.h>
 
-#include "engine/internal.h"
+#include "engine/prefix.h"
 
 #define BUFFER_ALIGN 8u
 #define AHEAD 6u /* commands of a batch */
@@ -56,8 +56,17 @@ const struct kvd_op kvd_engine_ops[KVD_ABI_OP_COUNT] = {
 	[KVD_ABI_OP_QUERY_TIER] = {kvd_op_query_tier, NULL, 0, TIER | BUFFER | KVD_READS_HEAD},
 	[KVD_ABI_OP_QUERY_SESSION] = {kvd_op_query_session, NULL, 0, SESSION | BUFFER | KVD_READS_SESSION},
 	[KVD_ABI_OP_RESIZE] = {kvd_op_resize, NULL, 0, TIER},
+	[KVD_ABI_OP_SESSION_TRANSITION] = {kvd_op_session_transition, NULL, 0, SESSION},
 	[KVD_ABI_OP_SHARE] = {kvd_op_share, NULL, 0, SLOT},
 	[KVD_ABI_OP_UNSHARE] = {kvd_op_unshare, kvd_redo_unshare, KVD_ABI_CMD_FLAGS_MAP_RESERVED_MASK, SLOT | BUFFER},
+	[KVD_ABI_OP_WINDOW_ADVANCE] = {kvd_op_window_advance, kvd_redo_window_advance, 0, SLOT | BUFFER},
+	[KVD_ABI_OP_TOUCH] = {kvd_op_touch, kvd_redo_touch, KVD_ABI_CMD_FLAGS_TOUCH_DIRTY_MASK, SLOT},
+	[KVD_ABI_OP_AGE_SCAN] = {kvd_op_age_scan, NULL, KVD_ABI_CMD_FLAGS_AGE_ADVANCE_MASK, BUFFER},
+	[KVD_ABI_OP_GATHER] = {kvd_op_gather, NULL, 0, SLOT | BUFFER},
+	[KVD_ABI_OP_SCATTER] = {kvd_op_scatter, NULL, 0, SLOT | BUFFER},
+	[KVD_ABI_OP_PREFIX_INSERT] = {kvd_op_prefix_insert, NULL, 0, SESSION | BUFFER},
+	[KVD_ABI_OP_PREFIX_MATCH] = {kvd_op_prefix_match, NULL, 0, BUFFER | KVD_READS_ALONE},
+	[KVD_ABI_OP_PREFIX_REMOVE] = {kvd_op_prefix_remove, NULL, 0, BUFFER},
 	[KVD_ABI_OP_FLUSH] = {op_flush, NULL, 0, 0},
 };
 

@@ -109,7 +109,8 @@ void kvd_engine_submit(kvd_engine *engine, const struct kvd_abi_cmd *cmd, struct
  * BAD_COMMAND: the command changes something. Not counted.
  */
 void kvd_engine_read(const kvd_engine *engine, const struct kvd_abi_cmd *cmd, struct kvd_abi_cpl *cpl);
-/* Where GATHER and SCATTER find the tier's frames: frame n at address + n pages. -EINVAL: no such tier. */
+/* Where GATHER and SCATTER find the tier's frames: frame n at address + n pages. The address is one as commands have
+ * them; of the tier `card`, which is the device's own, it is a pointer. -EINVAL: no such tier. */
 int kvd_engine_tier_memory(kvd_engine *engine, uint32_t tier, uint64_t address, uint64_t bytes);
 void kvd_engine_stats(const kvd_engine *engine, struct kvd_engine_stats *out);
 /* Check every table against every other; 0 when consistent, else the number of faults, the first ones in

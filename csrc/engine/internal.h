@@ -238,6 +238,18 @@ uint32_t kvd_op_unshare(struct kvd_engine *engine, struct kvd_call *call);
 void kvd_redo_unshare(struct kvd_engine *engine, struct kvd_call *call);
 uint32_t kvd_op_translate(struct kvd_engine *engine, struct kvd_call *call);
 
+/* transition.c, touch.c, window.c, age.c, transfer.c */
+/* Set accessed, and perhaps dirty, of the mapped pages in a range. */
+void kvd_touch(const struct kvd_engine *engine, const uint64_t *root, uint64_t first, uint64_t end, bool dirty);
+uint32_t kvd_op_session_transition(struct kvd_engine *engine, struct kvd_call *call);
+uint32_t kvd_op_touch(struct kvd_engine *engine, struct kvd_call *call);
+void kvd_redo_touch(struct kvd_engine *engine, struct kvd_call *call);
+uint32_t kvd_op_window_advance(struct kvd_engine *engine, struct kvd_call *call);
+void kvd_redo_window_advance(struct kvd_engine *engine, struct kvd_call *call);
+uint32_t kvd_op_age_scan(struct kvd_engine *engine, struct kvd_call *call);
+uint32_t kvd_op_gather(struct kvd_engine *engine, struct kvd_call *call);
+uint32_t kvd_op_scatter(struct kvd_engine *engine, struct kvd_call *call);
+
 /* check.c, check_table.c, check_shares.c */
 struct kvd_check_share {
 	uint32_t tier;
@@ -278,6 +290,8 @@ static inline bool kvd_check_mark(uint64_t *bits, uint64_t at)
 bool kvd_check_slots(struct kvd_check *check, const struct kvd_session *session, uint64_t handle);
 /* Follow the tables of shared frames. */
 void kvd_check_shares_tables(struct kvd_check *check);
+/* Is this a node's place in the heap, met for the first time? Then it counts as met. */
+bool kvd_check_node(struct kvd_check *check, uint64_t node, uint32_t node_class);
 /* Every unit of the heap is in one table or in one free list. */
 void kvd_check_heap(struct kvd_check *check);
 /* The bitmap of a tier holds the frames that were met, and its summaries are right. */

@@ -357,6 +357,7 @@ int kvd_rebuild_run(struct kvd_rebuild *rebuild)
 		mend_sessions(rebuild, false);
 		if (rebuild->scratch)
 			mend_root(&scratch, &engine->head->intent.scratch);
+		kvd_rebuild_prefix_claim(rebuild);
 		kvd_places_sort(&rebuild->shared);
 		if (rebuild->shared.count)
 			mend_sessions(rebuild, true);
@@ -366,6 +367,8 @@ int kvd_rebuild_run(struct kvd_rebuild *rebuild)
 	}
 	kvd_rebuild_pool(rebuild);
 	err = rebuild->shared.failed || rebuild->conflicts.failed ? -ENOMEM : pass == PASSES_MAX ? -EIO : count_shared(rebuild);
+	if (!err)
+		kvd_rebuild_prefix(rebuild);
 	for (uint64_t i = 0; !err && i < rebuild->sessions; i++)
 		kvd_change_end(&kvd_session_at(engine, i)->version);
 free_bits:

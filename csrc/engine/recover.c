@@ -61,6 +61,7 @@ static void set_policy(struct kvd_rebuild *rebuild, const struct kvd_intent *int
 	bool keep = cmd->flags & KVD_ABI_CMD_FLAGS_REMAP_KEEP_MASK;
 
 	rebuild->changed = kvd_session_find(rebuild->engine, intent->session);
+	rebuild->happened = commit;
 	rebuild->scratch = commit && cmd->op == KVD_ABI_OP_UNSHARE;
 	if (cmd->op == KVD_ABI_OP_MAP || cmd->op == KVD_ABI_OP_SHARE)
 		rebuild->provisional[cmd->slot] = commit ? KVD_PROVISIONAL_VALIDATE : KVD_PROVISIONAL_DROP;

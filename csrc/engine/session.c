@@ -1,7 +1,7 @@
 /* Session contexts: found by handle or by key. */
 #include <string.h>
 
-#include "engine/internal.h"
+#include "engine/prefix.h"
 
 #define GENERATION_SHIFT 32u
 #define STATE_SHIFT 32u
@@ -157,6 +157,7 @@ void kvd_redo_session_destroy(struct kvd_engine *engine, struct kvd_call *call)
 
 	if (!session)
 		return;
+	kvd_prefix_drop(engine, session);
 	for (uint32_t i = 0; i < KVD_ENGINE_SLOTS_MAX; i++) {
 		kvd_table_clear(engine, &session->slots[i], 0, KVD_PAGES_MAX, kvd_release_visit, &release);
 		if (session->slots[i])
@@ -200,7 +201,11 @@ uint32_t kvd_op_lease(struct kvd_engine *engine, struct kvd_call *call)
 uint32_t kvd_op_query_session(struct kvd_engine *engine, struct kvd_call *call)
 {
 	const struct kvd_session *session = call->session;
-	struct kvd_abi_session_info info = {.key = kvd_get(&session->key), .leases = kvd_get(&session->leases)};
+	struct kvd_abi_session_info info = {
+		.key = kvd_get(&session->key),
+		.leases = kvd_get(&session->leases),
+		.state = kvd_get32(&session->state),
+	};
 	void *out;
 
 	(void)engine;
@@ -216,6 +221,8 @@ uint32_t kvd_op_query_session(struct kvd_engine *engine, struct kvd_call *call)
 		info.mapped_blocks[i] = kvd_get(&session->blocks[i - 1]);
 		info.reserved_blocks[i] = kvd_get(&session->reserved_blocks[i - 1]);
 	}
+	for (uint32_t i = 0; i < KVD_ENGINE_SLOTS_MAX; i++)
+		info.window_start[i] = kvd_get(&session->window_start[i]);
 	memcpy(out, &info, sizeof(info));
 	return KVD_ABI_STATUS_OK;
 }

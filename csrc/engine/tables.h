@@ -48,9 +48,8 @@
 /* A frame bitmap's levels: 64^7 frames are more than KVD_FRAMES_MAX. */
 #define KVD_FRAME_LEVELS_MAX 7u
 
-/* Zero in every PTE until the ageing scan and its kin set them. */
-#define KVD_PTE_UNUSED_MASK                                                                                            \
-	(KVD_ABI_PTE_ACCESSED_MASK | KVD_ABI_PTE_DIRTY_MASK | KVD_ABI_PTE_ZERO_MASK | KVD_ABI_PTE_GENERATION_MASK)
+/* Zero in every PTE: nothing sets it yet. */
+#define KVD_PTE_UNUSED_MASK KVD_ABI_PTE_ZERO_MASK
 static_assert(KVD_PAGE_BYTES_MAX / KVD_BLOCK_BYTES == (KVD_ABI_PTE_BLOCKS_MASK >> KVD_ABI_PTE_BLOCKS_SHIFT) + 1,
 	      "a page's charge fits its field");
 static_assert(KVD_FRAMES_MAX - 1 == KVD_ABI_PTE_FRAME_MASK >> KVD_ABI_PTE_FRAME_SHIFT, "a frame number fits its field");
@@ -166,10 +165,10 @@ static inline uint64_t kvd_pte_new(const struct kvd_engine *engine, uint32_t tie
 	return kvd_pte_make(tier, blocks, frame) | (generation & KVD_ABI_PTE_GENERATION_MASK);
 }
 
-/* The same page in another frame, alone there. */
+/* The same page in another frame, alone there, which holds its bytes as they are. */
 static inline uint64_t kvd_pte_moved(uint64_t pte, uint32_t tier, uint64_t frame)
 {
-	pte &= ~(KVD_ABI_PTE_TIER_MASK | KVD_ABI_PTE_FRAME_MASK | KVD_ABI_PTE_SHARED_MASK);
+	pte &= ~(KVD_ABI_PTE_TIER_MASK | KVD_ABI_PTE_FRAME_MASK | KVD_ABI_PTE_SHARED_MASK | KVD_ABI_PTE_DIRTY_MASK);
 	return pte | (uint64_t)tier << KVD_ABI_PTE_TIER_SHIFT | frame << KVD_ABI_PTE_FRAME_SHIFT;
 }
 

@@ -10,6 +10,7 @@ import itertools
 import struct
 from typing import TYPE_CHECKING, Any, Final
 
+from kvdriver import _payload
 from kvdriver._engine import ffi, lib
 from kvdriver.abi import (
     CMD,
@@ -22,6 +23,7 @@ from kvdriver.abi import (
     SESSION_INFO,
     TIER_INFO,
     Op,
+    State,
     Status,
     Tier,
 )
@@ -35,7 +37,6 @@ from kvdriver.device import (
     Remap,
     Reserve,
     Resize,
-    Run,
     SessionCreate,
     SessionDestroy,
     SessionInfo,
@@ -54,9 +55,13 @@ TRANSLATE_RUNS: Final = 64
 """Runs that a TRANSLATE has room for at first; it asks again with the room it needs."""
 
 
+_BOOKS: Final = 3
+"""Arrays by tier in a session's info."""
+
 _INFO_BYTES: Final[dict[type[Command], int]] = {QueryTier: TIER_INFO.size, QuerySession: SESSION_INFO.size}
 _TIERS: Final = tuple(Tier)
 _STATUSES: Final = tuple(Status)
+_STATES: Final = tuple(State)
 
 
 class Batch:
@@ -98,6 +103,8 @@ class Batch:
         if type(command) is Map:
             for at, run in zip(range(offset, offset + size, MAP_RUN.size), command.runs, strict=True):
                 MAP_RUN.pack_into(self._data_view, at, run.first_page, run.count, run.blocks, 0)
+        elif size:
+            _payload.write(command, self._data_view, offset)
         buffer = address + offset if size else 0
         CMD.pack_into(self._request_view, number * CMD.size, number, *_FIELDS[type(command)](command), buffer, size)
 
@@ -108,28 +115,23 @@ class Batch:
     def completions(self) -> list[Completion]:
         """Return how each command ended, in order."""
         return [
-            self._completion(command, offset, status, value)
-            for command, offset, (_, status, _, value, *_) in zip(
+            self._completion(command, offset, status, value, second)
+            for command, offset, (_, status, _, value, second, *_) in zip(
                 self.commands, self._offsets, CPL.iter_unpack(ffi.buffer(self._completions)), strict=True
             )
         ]
 
-    def _completion(self, command: Command, offset: int, status: int, value: int) -> Completion:
+    def _completion(self, command: Command, offset: int, status: int, value: int, second: int) -> Completion:
         if status == Status.OK:
             if type(command) is Translate:
-                return Completion(status=Status.OK, value=value, runs=self._runs(offset, value))
+                return Completion(status=Status.OK, value=value, runs=_payload.runs(self._data_view, offset, value))
             if type(command) is QueryTier:
                 return Completion(status=Status.OK, tier=self._tier_info(offset))
             if type(command) is QuerySession:
                 return Completion(status=Status.OK, session=self._session_info(offset))
-        return Completion(status=_STATUSES[status], value=value)
-
-    def _runs(self, offset: int, count: int) -> tuple[Run, ...]:
-        packed = memoryview(self._data_view)[offset : offset + count * RUN.size]
-        return tuple(
-            Run(first_page=page, count=pages, first_frame=frame, tier=_TIERS[tier], blocks=blocks)
-            for page, pages, frame, tier, blocks in RUN.iter_unpack(packed)
-        )
+            found = _payload.read(command, self._data_view, offset, value)
+            return Completion(status=Status.OK, value=value, second=second, **found)
+        return Completion(status=_STATUSES[status], value=value, second=second)
 
     def _tier_info(self, offset: int) -> TierInfo:
         capacity, used, reserved, used_frames, total_frames = TIER_INFO.unpack_from(self._data_view, offset)
@@ -142,12 +144,21 @@ class Batch:
         )
 
     def _session_info(self, offset: int) -> SessionInfo:
-        key, leases, *books = SESSION_INFO.unpack_from(self._data_view, offset)
+        key, leases, *words = SESSION_INFO.unpack_from(self._data_view, offset)
+        many = len(_TIERS)
+        state, _, *window_start = words[_BOOKS * many :]
         pages, blocks, reserved = (
-            dict(zip(_TIERS[1:], books[at + 1 : at + len(_TIERS)], strict=True))
-            for at in range(0, len(books), len(_TIERS))
+            dict(zip(_TIERS[1:], words[at + 1 : at + many], strict=True)) for at in range(0, _BOOKS * many, many)
         )
-        return SessionInfo(key=key, leases=leases, mapped_pages=pages, mapped_blocks=blocks, reserved_blocks=reserved)
+        return SessionInfo(
+            key=key,
+            leases=leases,
+            mapped_pages=pages,
+            mapped_blocks=blocks,
+            reserved_blocks=reserved,
+            state=_STATES[state],
+            window_start=tuple(window_start),
+        )
 
 
 def _buffer_bytes(command: Command, translate_runs: int) -> int:
@@ -155,7 +166,8 @@ def _buffer_bytes(command: Command, translate_runs: int) -> int:
         return min(max(command.count, 0), translate_runs) * RUN.size
     if type(command) is Map:
         return len(command.runs) * MAP_RUN.size
-    return _INFO_BYTES.get(type(command), 0)
+    known = _payload.buffer_bytes(command)
+    return _INFO_BYTES.get(type(command), 0) if known is None else known
 
 
 def _map_fields(command: Map) -> tuple[int, ...]:
@@ -190,4 +202,5 @@ _FIELDS: Final[dict[type[Command], Callable[[Any], tuple[int, ...]]]] = {
     QueryTier: lambda c: (Op.QUERY_TIER, 0, 0, 0, 0, c.tier, 0, 0, 0),
     QuerySession: lambda c: (Op.QUERY_SESSION, 0, c.session, 0, 0, 0, 0, 0, 0),
     Resize: lambda c: (Op.RESIZE, 0, 0, 0, 0, c.tier, 0, c.blocks, 0),
+    **_payload.FIELDS,
 }

@@ -66,6 +66,22 @@ class Status(IntEnum):
     CANCELLED = 17
 
 
+class State(IntEnum):
+    """Values of `state`."""
+
+    NEW = 0
+    FILLING = 1
+    ACTIVE = 2
+    IDLE = 3
+    COOLING = 4
+    COLD = 5
+    WARMING = 6
+    RELEASED = 7
+    EXPIRED = 8
+    CLOSED = 9
+    FAULTED = 10
+
+
 class Format(IntEnum):
     """Values of `format`."""
 
@@ -136,22 +152,6 @@ class Stage(IntEnum):
     COMMIT = 2
 
 
-class State(IntEnum):
-    """Values of `state`."""
-
-    NEW = 0
-    FILLING = 1
-    ACTIVE = 2
-    IDLE = 3
-    COOLING = 4
-    COLD = 5
-    WARMING = 6
-    RELEASED = 7
-    EXPIRED = 8
-    CLOSED = 9
-    FAULTED = 10
-
-
 PTE_VALID_SHIFT: Final = 0x0
 PTE_VALID_MASK: Final = 0x1
 PTE_ACCESSED_SHIFT: Final = 0x1
@@ -194,6 +194,24 @@ CMD_FLAGS_TRANSLATE_LIST_SHIFT: Final = 0x5
 CMD_FLAGS_TRANSLATE_LIST_MASK: Final = 0x20
 CPL_FLAGS_PHASE_SHIFT: Final = 0x0
 CPL_FLAGS_PHASE_MASK: Final = 0x1
+SESSION_INFO_STATE_STATE_SHIFT: Final = 0x0
+SESSION_INFO_STATE_STATE_MASK: Final = 0xFF
+PREFIX_ENTRY_PLACE_WORDS_SHIFT: Final = 0x0
+PREFIX_ENTRY_PLACE_WORDS_MASK: Final = 0x7
+PREFIX_ENTRY_PLACE_POSITION_SHIFT: Final = 0x3
+PREFIX_ENTRY_PLACE_POSITION_MASK: Final = 0x3FFFFFFFFFFF8
+PREFIX_ENTRY_HOLDER_CONTEXT_SHIFT: Final = 0x0
+PREFIX_ENTRY_HOLDER_CONTEXT_MASK: Final = 0xFFFFFFF
+PREFIX_ENTRY_HOLDER_INSERTING_SHIFT: Final = 0x1C
+PREFIX_ENTRY_HOLDER_INSERTING_MASK: Final = 0x10000000
+PREFIX_ENTRY_HOLDER_REMOVING_SHIFT: Final = 0x1D
+PREFIX_ENTRY_HOLDER_REMOVING_MASK: Final = 0x20000000
+PREFIX_ENTRY_HOLDER_GENERATION_SHIFT: Final = 0x20
+PREFIX_ENTRY_HOLDER_GENERATION_MASK: Final = 0xFFFFFFFF00000000
+PREFIX_HEAD_STAGE_DONE_SHIFT: Final = 0x0
+PREFIX_HEAD_STAGE_DONE_MASK: Final = 0x1
+PREFIX_HEAD_STAGE_COMMAND_SHIFT: Final = 0x1
+PREFIX_HEAD_STAGE_COMMAND_MASK: Final = 0xFFFFFFFFFFFFFFFE
 CAPABILITY_HEAD_ID_SHIFT: Final = 0x0
 CAPABILITY_HEAD_ID_MASK: Final = 0xFFFF
 CAPABILITY_HEAD_NEXT_SHIFT: Final = 0x10
@@ -321,13 +339,16 @@ TIER_INFO_OFFSETS: Final[dict[str, int]] = {
     "used_frames": 24,
     "total_frames": 32,
 }
-SESSION_INFO: Final = struct.Struct("<QQ5Q5Q5Q")
+SESSION_INFO: Final = struct.Struct("<QQ5Q5Q5QII8Q")
 SESSION_INFO_OFFSETS: Final[dict[str, int]] = {
     "key": 0,
     "leases": 8,
     "mapped_pages": 16,
     "mapped_blocks": 56,
     "reserved_blocks": 96,
+    "state": 136,
+    "reserved": 140,
+    "window_start": 144,
 }
 COPY_RUN: Final = struct.Struct("<QQQQII")
 COPY_RUN_OFFSETS: Final[dict[str, int]] = {
@@ -379,6 +400,36 @@ TRANSFER_OFFSETS: Final[dict[str, int]] = {
     "page_format": 50,
     "scaling": 52,
     "reserved": 54,
+}
+PREFIX_ENTRY: Final = struct.Struct("<QQ4QQII")
+PREFIX_ENTRY_OFFSETS: Final[dict[str, int]] = {
+    "key": 0,
+    "place": 8,
+    "hash": 16,
+    "holder": 48,
+    "next": 56,
+    "previous": 60,
+}
+PREFIX_BUCKET: Final = struct.Struct("<II7Q")
+PREFIX_BUCKET_OFFSETS: Final[dict[str, int]] = {
+    "version": 0,
+    "more": 4,
+    "slots": 8,
+}
+PREFIX_HEAD: Final = struct.Struct("<QQQQIIIIIIII")
+PREFIX_HEAD_OFFSETS: Final[dict[str, int]] = {
+    "stage": 0,
+    "seed": 8,
+    "entries": 16,
+    "removals": 24,
+    "directory": 32,
+    "slabs": 36,
+    "entry_free": 40,
+    "fresh": 44,
+    "fresh_end": 48,
+    "bucket_free": 52,
+    "root": 56,
+    "buckets": 60,
 }
 CAPABILITY: Final = struct.Struct("<II")
 CAPABILITY_OFFSETS: Final[dict[str, int]] = {
@@ -458,7 +509,7 @@ INTENT_OFFSETS: Final[dict[str, int]] = {
     "cpl": 320,
 }
 TABLE_HEAD: Final = struct.Struct(
-    "<QIIQQQQQQQQQQQQIIQQIIQ8IQQQQ16Q5QQIIQ8Q8QQ2Q2QQ7QIHHQHHIQQQQQIHHQQIIQQQ7QQQQQQQQQQ7QQQQQQQQQQ7QQQQQQQQQQ7QQQQQQQQQQ7QQQQQQQ"
+    "<QIIQQQQQQQQQQQQIIQQIIQ8IQQQQQQQQIIIIIIII13QQIIQ8Q8QQ2Q2QQ7QIHHQHHIQQQQQIHHQQIIQQQ7QQQQQQQQQQ7QQQQQQQQQQ7QQQQQQQQQQ7QQQQQQQQQQ7QQQQQQQ"
 )
 TABLE_HEAD_OFFSETS: Final[dict[str, int]] = {
     "magic": 0,
@@ -481,7 +532,7 @@ TABLE_HEAD_OFFSETS: Final[dict[str, int]] = {
     "sessions_high": 120,
     "sessions_live": 128,
     "session_free": 136,
-    "reserved": 140,
+    "age_floor": 140,
     "heap_next": 144,
     "free_nodes": 152,
     "table_bytes": 184,
@@ -489,7 +540,7 @@ TABLE_HEAD_OFFSETS: Final[dict[str, int]] = {
     "refused": 200,
     "refused_transitions": 208,
     "prefix": 216,
-    "reserved2": 344,
+    "reserved2": 280,
     "intent": 384,
     "tiers": 736,
 }

@@ -7,13 +7,59 @@ caller asks for one (`Device.run`).
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
+
+from kvdriver.commands import (
+    AgeCursor,
+    Command,
+    Lease,
+    Map,
+    MapRun,
+    QuerySession,
+    QueryTier,
+    Remap,
+    Reserve,
+    Resize,
+    SessionCreate,
+    SessionDestroy,
+    Translate,
+    Unmap,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from kvdriver.abi import Status, Tier
+    from kvdriver.abi import State, Status, Tier
+
+# The commands that were here before there were so many are still found here.
+__all__ = [
+    "BLOCK_BYTES",
+    "AgeCursor",
+    "Capabilities",
+    "ColdRun",
+    "Command",
+    "Completion",
+    "CopyRun",
+    "Device",
+    "DeviceStatistics",
+    "EngineError",
+    "Lease",
+    "Map",
+    "MapRun",
+    "QuerySession",
+    "QueryTier",
+    "Remap",
+    "Reserve",
+    "Resize",
+    "Run",
+    "SessionCreate",
+    "SessionDestroy",
+    "SessionInfo",
+    "TierInfo",
+    "Translate",
+    "Unmap",
+]
 
 BLOCK_BYTES = 4096
 """Unit of capacity: what tmpfs and ext4 allocate."""
@@ -37,15 +83,6 @@ class EngineError(Exception):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MapRun:
-    """`count` pages from `first_page`, each charged `blocks` blocks of 4 KiB."""
-
-    first_page: int
-    count: int
-    blocks: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
     """Pages in one tier with contiguous frames and one charge, as TRANSLATE finds them."""
 
@@ -57,121 +94,28 @@ class Run:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SessionCreate:
-    """Make a session context; `key` is the caller's name for it (an inode number). Value: the session."""
+class CopyRun:
+    """Pages that got frames of their own: the bytes of the old frames belong into the new ones."""
 
-    key: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SessionDestroy:
-    """Free a session's pages and reservations; refused while leased."""
-
-    session: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Lease:
-    """Add `delta` to a session's leases; REMAP and SESSION_DESTROY are refused while there are any."""
-
-    session: int
-    delta: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reserve:
-    """Set a session's reservation in a tier to exactly `blocks`."""
-
-    session: int
+    first_page: int
+    count: int
+    old_frame: int
+    new_frame: int
     tier: Tier
     blocks: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Map:
-    """Allocate frames for pages of a slot; all or nothing. `reserved`: charge the reservation first."""
+class ColdRun:
+    """Pages of one tier and one age with contiguous frames, as AGE_SCAN finds them; age 127 is that or more."""
 
     session: int
     slot: int
+    first_page: int
+    count: int
+    first_frame: int
     tier: Tier
-    runs: tuple[MapRun, ...]
-    reserved: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Unmap:
-    """Free the pages of a range of a slot; holes are passed over. Value: pages freed."""
-
-    session: int
-    slot: int
-    first_page: int = 0
-    count: int = 1 << 47
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Translate:
-    """Find the runs of a range of a slot. Completion: `runs`."""
-
-    session: int
-    slot: int
-    first_page: int = 0
-    count: int = 1 << 47
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Remap:
-    """Give the mapped pages of a range a frame in another tier; atomic for each page.
-
-    With `keep`, the frames that they leave are mapped into `other_slot`; with `take`, the new frames are those of
-    `other_slot` (which must map the same pages in `tier`). Value: pages moved.
-    """
-
-    session: int
-    slot: int
-    tier: Tier
-    other_slot: int = 0
-    keep: bool = False
-    take: bool = False
-    reserved: bool = False
-    first_page: int = 0
-    count: int = 1 << 47
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QueryTier:
-    """Completion: `tier`."""
-
-    tier: Tier
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QuerySession:
-    """Completion: `session`."""
-
-    session: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Resize:
-    """Set a tier's capacity; below what is used it only refuses more."""
-
-    tier: Tier
-    blocks: int
-
-
-Command = (
-    SessionCreate
-    | SessionDestroy
-    | Lease
-    | Reserve
-    | Map
-    | Unmap
-    | Translate
-    | Remap
-    | QueryTier
-    | QuerySession
-    | Resize
-)
+    age: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -199,15 +143,23 @@ class SessionInfo:
     mapped_pages: dict[Tier, int]
     mapped_blocks: dict[Tier, int]
     reserved_blocks: dict[Tier, int]
+    state: State
+    window_start: tuple[int, ...]
+    """By slot: tokens that the window has left behind."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Completion:
-    """How one command ended, and what it found."""
+    """How one command ended, and what it found; `value` and `second` are the results of docs/device.md."""
 
     status: Status
     value: int = 0
-    runs: tuple[Run, ...] = field(default=())
+    second: int = 0
+    runs: tuple[Run, ...] = ()
+    copies: tuple[CopyRun, ...] = ()
+    cold: tuple[ColdRun, ...] = ()
+    entries: tuple[int, ...] = ()
+    cursor: AgeCursor | None = None
     tier: TierInfo | None = None
     session: SessionInfo | None = None
 
@@ -229,6 +181,8 @@ class DeviceStatistics:
 
     commands: int
     refused: int
+    refused_transitions: int
+    """Of them."""
     sessions: int
     table_bytes: int
     mapped_pages: int

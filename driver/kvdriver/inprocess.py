@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from kvdriver._engine import ffi, lib
 from kvdriver._wire import TRANSLATE_RUNS, Batch
 from kvdriver.abi import Status, Tier
+from kvdriver.commands import Share, Unshare, WindowAdvance
 from kvdriver.device import (
     Capabilities,
     Command,
@@ -30,7 +31,7 @@ ARENA_BYTES: Final = 16 << 30
 """Address space for the tables; memory is used only as they grow."""
 
 _CHECK_TEXT_BYTES: Final = 64 << 10
-_CHANGES_PAGES: Final = (Map, Remap, SessionDestroy, Unmap)
+_CHANGES_PAGES: Final = (Map, Remap, SessionDestroy, Share, Unmap, Unshare, WindowAdvance)
 
 
 def _raise_errno(result: int, what: str) -> None:
@@ -192,6 +193,25 @@ class InProcessDevice(Device):
         """
         return await run(self, command)
 
+    def give_memory(self, tier: Tier, *, address: int, size_bytes: int) -> None:
+        """Say where `Gather` and `Scatter` find a tier's frames: frame n at `address` and n pages.
+
+        Parameters
+        ----------
+        tier
+            Which.
+        address
+            Of memory in this process, which must stay until the device is closed.
+        size_bytes
+            Its length; 0: the tier has none.
+
+        Raises
+        ------
+        OSError
+            If there is no such tier.
+        """
+        _raise_errno(lib.kvd_engine_tier_memory(self._opened(), tier, address, size_bytes), f"memory of {tier.name}")
+
     async def check(self) -> list[str]:
         """Check the tables against each other; one sentence for each fault found."""
         engine = self._opened()
@@ -213,6 +233,7 @@ class InProcessDevice(Device):
         return DeviceStatistics(
             commands=stats.commands - self._retries,
             refused=stats.refused - self._retries,
+            refused_transitions=stats.refused_transitions,
             sessions=stats.sessions,
             table_bytes=stats.table_bytes,
             mapped_pages=stats.mapped_pages,

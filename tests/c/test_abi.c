@@ -108,7 +108,7 @@ static void test_tier_info(void **state)
 static void test_session_info(void **state)
 {
 	(void)state;
-	assert_int_equal(sizeof(struct kvd_abi_session_info), 136);
+	assert_int_equal(sizeof(struct kvd_abi_session_info), 208);
 	assert_int_equal(offsetof(struct kvd_abi_session_info, key), 0);
 	assert_int_equal(sizeof(((struct kvd_abi_session_info *)0)->key), 8);
 	assert_int_equal(offsetof(struct kvd_abi_session_info, leases), 8);
@@ -119,6 +119,12 @@ static void test_session_info(void **state)
 	assert_int_equal(sizeof(((struct kvd_abi_session_info *)0)->mapped_blocks), 40);
 	assert_int_equal(offsetof(struct kvd_abi_session_info, reserved_blocks), 96);
 	assert_int_equal(sizeof(((struct kvd_abi_session_info *)0)->reserved_blocks), 40);
+	assert_int_equal(offsetof(struct kvd_abi_session_info, state), 136);
+	assert_int_equal(sizeof(((struct kvd_abi_session_info *)0)->state), 4);
+	assert_int_equal(offsetof(struct kvd_abi_session_info, reserved), 140);
+	assert_int_equal(sizeof(((struct kvd_abi_session_info *)0)->reserved), 4);
+	assert_int_equal(offsetof(struct kvd_abi_session_info, window_start), 144);
+	assert_int_equal(sizeof(((struct kvd_abi_session_info *)0)->window_start), 64);
 }
 
 static void test_copy_run(void **state)
@@ -221,6 +227,66 @@ static void test_transfer(void **state)
 	assert_int_equal(sizeof(((struct kvd_abi_transfer *)0)->scaling), 2);
 	assert_int_equal(offsetof(struct kvd_abi_transfer, reserved), 54);
 	assert_int_equal(sizeof(((struct kvd_abi_transfer *)0)->reserved), 2);
+}
+
+static void test_prefix_entry(void **state)
+{
+	(void)state;
+	assert_int_equal(sizeof(struct kvd_abi_prefix_entry), 64);
+	assert_int_equal(offsetof(struct kvd_abi_prefix_entry, key), 0);
+	assert_int_equal(sizeof(((struct kvd_abi_prefix_entry *)0)->key), 8);
+	assert_int_equal(offsetof(struct kvd_abi_prefix_entry, place), 8);
+	assert_int_equal(sizeof(((struct kvd_abi_prefix_entry *)0)->place), 8);
+	assert_int_equal(offsetof(struct kvd_abi_prefix_entry, hash), 16);
+	assert_int_equal(sizeof(((struct kvd_abi_prefix_entry *)0)->hash), 32);
+	assert_int_equal(offsetof(struct kvd_abi_prefix_entry, holder), 48);
+	assert_int_equal(sizeof(((struct kvd_abi_prefix_entry *)0)->holder), 8);
+	assert_int_equal(offsetof(struct kvd_abi_prefix_entry, next), 56);
+	assert_int_equal(sizeof(((struct kvd_abi_prefix_entry *)0)->next), 4);
+	assert_int_equal(offsetof(struct kvd_abi_prefix_entry, previous), 60);
+	assert_int_equal(sizeof(((struct kvd_abi_prefix_entry *)0)->previous), 4);
+}
+
+static void test_prefix_bucket(void **state)
+{
+	(void)state;
+	assert_int_equal(sizeof(struct kvd_abi_prefix_bucket), 64);
+	assert_int_equal(offsetof(struct kvd_abi_prefix_bucket, version), 0);
+	assert_int_equal(sizeof(((struct kvd_abi_prefix_bucket *)0)->version), 4);
+	assert_int_equal(offsetof(struct kvd_abi_prefix_bucket, more), 4);
+	assert_int_equal(sizeof(((struct kvd_abi_prefix_bucket *)0)->more), 4);
+	assert_int_equal(offsetof(struct kvd_abi_prefix_bucket, slots), 8);
+	assert_int_equal(sizeof(((struct kvd_abi_prefix_bucket *)0)->slots), 56);
+}
+
+static void test_prefix_head(void **state)
+{
+	(void)state;
+	assert_int_equal(sizeof(struct kvd_abi_prefix_head), 64);
+	assert_int_equal(offsetof(struct kvd_abi_prefix_head, stage), 0);
+	assert_int_equal(sizeof(((struct kvd_abi_prefix_head *)0)->stage), 8);
+	assert_int_equal(offsetof(struct kvd_abi_prefix_head, seed), 8);
+	assert_int_equal(sizeof(((struct kvd_abi_prefix_head *)0)->seed), 8);
+	assert_int_equal(offsetof(struct kvd_abi_prefix_head, entries), 16);
+	assert_int_equal(sizeof(((struct kvd_abi_prefix_head *)0)->entries), 8);
+	assert_int_equal(offsetof(struct kvd_abi_prefix_head, removals), 24);
+	assert_int_equal(sizeof(((struct kvd_abi_prefix_head *)0)->removals), 8);
+	assert_int_equal(offsetof(struct kvd_abi_prefix_head, directory), 32);
+	assert_int_equal(sizeof(((struct kvd_abi_prefix_head *)0)->directory), 4);
+	assert_int_equal(offsetof(struct kvd_abi_prefix_head, slabs), 36);
+	assert_int_equal(sizeof(((struct kvd_abi_prefix_head *)0)->slabs), 4);
+	assert_int_equal(offsetof(struct kvd_abi_prefix_head, entry_free), 40);
+	assert_int_equal(sizeof(((struct kvd_abi_prefix_head *)0)->entry_free), 4);
+	assert_int_equal(offsetof(struct kvd_abi_prefix_head, fresh), 44);
+	assert_int_equal(sizeof(((struct kvd_abi_prefix_head *)0)->fresh), 4);
+	assert_int_equal(offsetof(struct kvd_abi_prefix_head, fresh_end), 48);
+	assert_int_equal(sizeof(((struct kvd_abi_prefix_head *)0)->fresh_end), 4);
+	assert_int_equal(offsetof(struct kvd_abi_prefix_head, bucket_free), 52);
+	assert_int_equal(sizeof(((struct kvd_abi_prefix_head *)0)->bucket_free), 4);
+	assert_int_equal(offsetof(struct kvd_abi_prefix_head, root), 56);
+	assert_int_equal(sizeof(((struct kvd_abi_prefix_head *)0)->root), 4);
+	assert_int_equal(offsetof(struct kvd_abi_prefix_head, buckets), 60);
+	assert_int_equal(sizeof(((struct kvd_abi_prefix_head *)0)->buckets), 4);
 }
 
 static void test_capability(void **state)
@@ -421,8 +487,8 @@ static void test_table_head(void **state)
 	assert_int_equal(sizeof(((struct kvd_abi_table_head *)0)->sessions_live), 8);
 	assert_int_equal(offsetof(struct kvd_abi_table_head, session_free), 136);
 	assert_int_equal(sizeof(((struct kvd_abi_table_head *)0)->session_free), 4);
-	assert_int_equal(offsetof(struct kvd_abi_table_head, reserved), 140);
-	assert_int_equal(sizeof(((struct kvd_abi_table_head *)0)->reserved), 4);
+	assert_int_equal(offsetof(struct kvd_abi_table_head, age_floor), 140);
+	assert_int_equal(sizeof(((struct kvd_abi_table_head *)0)->age_floor), 4);
 	assert_int_equal(offsetof(struct kvd_abi_table_head, heap_next), 144);
 	assert_int_equal(sizeof(((struct kvd_abi_table_head *)0)->heap_next), 8);
 	assert_int_equal(offsetof(struct kvd_abi_table_head, free_nodes), 152);
@@ -436,9 +502,9 @@ static void test_table_head(void **state)
 	assert_int_equal(offsetof(struct kvd_abi_table_head, refused_transitions), 208);
 	assert_int_equal(sizeof(((struct kvd_abi_table_head *)0)->refused_transitions), 8);
 	assert_int_equal(offsetof(struct kvd_abi_table_head, prefix), 216);
-	assert_int_equal(sizeof(((struct kvd_abi_table_head *)0)->prefix), 128);
-	assert_int_equal(offsetof(struct kvd_abi_table_head, reserved2), 344);
-	assert_int_equal(sizeof(((struct kvd_abi_table_head *)0)->reserved2), 40);
+	assert_int_equal(sizeof(((struct kvd_abi_table_head *)0)->prefix), 64);
+	assert_int_equal(offsetof(struct kvd_abi_table_head, reserved2), 280);
+	assert_int_equal(sizeof(((struct kvd_abi_table_head *)0)->reserved2), 104);
 	assert_int_equal(offsetof(struct kvd_abi_table_head, intent), 384);
 	assert_int_equal(sizeof(((struct kvd_abi_table_head *)0)->intent), 352);
 	assert_int_equal(offsetof(struct kvd_abi_table_head, tiers), 736);
@@ -510,6 +576,9 @@ int main(void)
 		cmocka_unit_test(test_age_cursor),
 		cmocka_unit_test(test_cold_run),
 		cmocka_unit_test(test_transfer),
+		cmocka_unit_test(test_prefix_entry),
+		cmocka_unit_test(test_prefix_bucket),
+		cmocka_unit_test(test_prefix_head),
 		cmocka_unit_test(test_capability),
 		cmocka_unit_test(test_capability_page_sizes),
 		cmocka_unit_test(test_capability_tiers),

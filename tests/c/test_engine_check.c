@@ -68,7 +68,7 @@ static void test_broken_entries(void **state)
 	(void)state;
 	BREAK(at, entry->pte, kvd_table_find(at.engine, &at.session->slots[0], 301)->pte, "the entry of page 301 is bad");
 	BREAK(at, entry->pte, pte & ~KVD_ABI_PTE_VALID_MASK, "the entry of page 300 is bad");
-	BREAK(at, entry->pte, pte | 2, "the entry of page 300 is bad");
+	BREAK(at, entry->pte, pte | KVD_ABI_PTE_ZERO_MASK, "the entry of page 300 is bad");
 	BREAK(at, entry->pte, kvd_pte_make(KVD_ABI_TIER_CARD, 2, 0), "the entry of page 300 is bad");
 	BREAK(at, entry->pte, kvd_pte_make(7, 2, 0), "the entry of page 300 is bad");
 	BREAK(at, entry->pte, kvd_pte_make(0, 2, 0), "the entry of page 300 is bad");

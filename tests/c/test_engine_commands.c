@@ -12,7 +12,7 @@ static void test_unknown_command(void **state)
 
 	(void)state;
 	assert_status(submit_one(engine, (struct kvd_abi_cmd){.op = 0}), KVD_ABI_STATUS_BAD_COMMAND);
-	assert_status(submit_one(engine, (struct kvd_abi_cmd){.op = KVD_ABI_OP_RESIZE + 1}), KVD_ABI_STATUS_BAD_COMMAND);
+	assert_status(submit_one(engine, (struct kvd_abi_cmd){.op = KVD_ABI_OP_COUNT}), KVD_ABI_STATUS_BAD_COMMAND);
 	assert_status(submit_one(engine, (struct kvd_abi_cmd){.op = UINT16_MAX}), KVD_ABI_STATUS_BAD_COMMAND);
 	assert_status(submit_one(engine, (struct kvd_abi_cmd){.op = KVD_ABI_OP_SESSION_CREATE, .flags = 1}),
 		      KVD_ABI_STATUS_BAD_ARGUMENT);

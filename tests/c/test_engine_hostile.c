@@ -87,13 +87,36 @@ static void *scribbler_main(void *context)
 	return NULL;
 }
 
+#define PAGE ((size_t)TEST_PAGE_BLOCKS * KVD_BLOCK_BYTES)
+static uint64_t buffer[512];
+static unsigned char memory[16 * PAGE], host[3 * PAGE]; /* of the first frames; of who moves bytes */
+
+/* What the later operations carry: good, so that they get as far as the tables let them. */
+static void fill_buffer(struct kvd_abi_cmd *cmd, uint64_t *random)
+{
+	const struct kvd_abi_window window = {
+		.planes = 3, .plane_bytes = 300 * PAGE, .token_bytes = PAGE, .tokens = 200, .window_tokens = draw(random) % 200};
+	const struct kvd_abi_transfer transfer = {.host = (uintptr_t)host, .host_bytes = draw(random) % sizeof(host)};
+
+	memset(buffer, 0, sizeof(buffer));
+	if (cmd->op == KVD_ABI_OP_WINDOW_ADVANCE)
+		memcpy(buffer, &window, sizeof(window));
+	if (cmd->op == KVD_ABI_OP_GATHER || cmd->op == KVD_ABI_OP_SCATTER) {
+		memcpy(buffer, &transfer, sizeof(transfer));
+		cmd->count = 3;
+	}
+	if (cmd->op == KVD_ABI_OP_AGE_SCAN)
+		cmd->count = 1 + draw(random) % 100000;
+	if (cmd->op == KVD_ABI_OP_SESSION_TRANSITION)
+		cmd->key = draw(random) % KVD_ABI_EVENT_COUNT;
+}
+
 static bool one_command(kvd_engine *engine, const uint64_t *sessions, uint64_t *random)
 {
-	static uint64_t buffer[512];
 	struct kvd_abi_map_run *runs = (void *)buffer;
 	struct kvd_abi_cpl cpl;
 	struct kvd_abi_cmd cmd = {
-		.op = (uint16_t)(1 + draw(random) % KVD_ABI_OP_UNSHARE),
+		.op = (uint16_t)(1 + draw(random) % KVD_ABI_OP_SCATTER),
 		.session = sessions[draw(random) % 3],
 		.slot = (uint16_t)(draw(random) % 3),
 		.other_slot = (uint16_t)(draw(random) % 3),
@@ -111,6 +134,8 @@ static bool one_command(kvd_engine *engine, const uint64_t *sessions, uint64_t *
 		cmd.flags = (uint16_t)(draw(random) % 8);
 	for (uint32_t i = 0; cmd.op == KVD_ABI_OP_MAP && i < 3; i++)
 		runs[i] = (struct kvd_abi_map_run){draw(random) % 3000, 1 + draw(random) % 99, 1, 0};
+	if (cmd.op > KVD_ABI_OP_UNSHARE)
+		fill_buffer(&cmd, random);
 	kvd_engine_submit(engine, &cmd, &cpl, 1);
 	assert_true(cpl.status < KVD_ABI_STATUS_COUNT);
 	return !cpl.status;
@@ -130,6 +155,7 @@ static void test_scribbled_tables(void **state)
 	kvd_engine_fini(engine);
 	skip();
 #endif
+	assert_int_equal(kvd_engine_tier_memory(engine, KVD_ABI_TIER_DDR, (uintptr_t)memory, sizeof(memory)), 0);
 	for (uint64_t i = 0; i < 3; i++)
 		sessions[i] = session_new(engine, i);
 	assert_int_equal(pthread_create(&thread, NULL, scribbler_main, &scribbler), 0);

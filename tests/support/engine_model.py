@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import itertools
+import tomllib
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from kvdriver import (
+    AgeScan,
     Command,
+    Event,
+    Flush,
     Lease,
     Map,
     QuerySession,
@@ -16,15 +21,23 @@ from kvdriver import (
     Resize,
     SessionCreate,
     SessionDestroy,
+    SessionTransition,
+    State,
     Status,
     Tier,
+    Touch,
     Translate,
     Unmap,
+    WindowAdvance,
 )
 
 PAGES_MAX = 1 << 47
 BLOCKS_MAX = 1 << 52
 LEASES_MAX = (1 << 63) - 1
+WORD = 1 << 64
+PLANES_MAX = 1 << 16
+AGE_MAX = 127
+LIFE = tomllib.loads((Path(__file__).parents[2] / "driver/spec/session.toml").read_text())
 
 
 class RefusedError(Exception):
@@ -36,19 +49,23 @@ class RefusedError(Exception):
         self.value = value
 
 
-@dataclass(frozen=True)
+@dataclass
 class Page:
     """A mapped page; `frame` is the model's own name for a frame."""
 
     tier: Tier
     blocks: int
     frame: int
+    generation: int
+    used: bool = False
 
 
 @dataclass
 class Session:
     key: int
     leases: int = 0
+    state: State = State.NEW
+    window_start: dict[int, int] = field(default_factory=dict)
     reserved: dict[Tier, int] = field(default_factory=dict)
     slots: dict[int, dict[int, Page]] = field(default_factory=dict)
 
@@ -78,6 +95,7 @@ class EngineModel:
         self.slots_max = slots_max
         self.sessions: dict[int, Session] = {}
         self.frames = itertools.count()
+        self.generation = 0
 
     def adopt(self, key: int, handle: int) -> None:
         self.sessions[handle] = Session(key)
@@ -104,6 +122,8 @@ class EngineModel:
                 return self._create(key)
             case QueryTier():
                 return Expected(Status.OK)
+            case Flush():
+                return Expected(Status.OK, None)
             case Resize(tier=tier, blocks=blocks):
                 self._require(blocks <= BLOCKS_MAX)
                 self.capacity[tier] = blocks
@@ -143,6 +163,60 @@ class EngineModel:
         assert self.sessions[command.session] is session
         return Expected(Status.OK)
 
+    def _sessiontransition(self, session: Session, command: SessionTransition) -> Expected:
+        after = LIFE.get(session.state.name.lower(), {}).get(Event(command.event).name.lower())
+        if after is None:
+            raise RefusedError(Status.BAD_TRANSITION, session.state)
+        session.state = State[after.upper()]
+        return Expected(Status.OK, session.state)
+
+    def _touch(self, session: Session, command: Touch) -> Expected:
+        slot, inside = self._range(session, command)
+        for number in inside:
+            slot[number].used = True
+        return Expected(Status.OK, len(inside))
+
+    def _windowadvance(self, session: Session, command: WindowAdvance) -> Expected:
+        written = command.tokens * command.token_bytes
+        end = command.base + (command.planes - 1) * command.plane_bytes + written
+        page_bytes = self.page_blocks * 4096
+        self._require(0 < command.planes <= PLANES_MAX and command.token_bytes > 0)
+        self._require(command.planes == 1 or written <= command.plane_bytes)
+        self._require(end < WORD and end // page_bytes < PAGES_MAX)
+        slid = max(0, command.tokens - command.window_tokens)
+        out = []
+        for plane in range(command.planes if slid > command.sink_tokens else 0):
+            begin = command.base + plane * command.plane_bytes
+            first, last = begin + command.sink_tokens * command.token_bytes, begin + slid * command.token_bytes
+            if out and out[-1][1] == first:
+                out[-1] = (out[-1][0], last)
+            else:
+                out.append((first, last))
+        slot = session.slots.get(command.slot, {})
+        gone = {
+            number: slot[number]
+            for number in sorted(slot)
+            if any(first <= number * page_bytes and (number + 1) * page_bytes <= last for first, last in out)
+        }
+        for number in gone:
+            del slot[number]
+        session.window_start[command.slot] = max(session.window_start.get(command.slot, 0), slid)
+        return Expected(Status.OK, None, gone)
+
+    def scan(self, command: AgeScan) -> dict[tuple[int, int, int], tuple[Page, int]]:
+        """Return page and age of all that a whole scan reports, by session, slot and number."""
+        self.generation += command.advance
+        found = {}
+        for handle, session in self.sessions.items():
+            for slot, pages in session.slots.items():
+                for number, page in pages.items():
+                    if page.used:
+                        page.generation, page.used = self.generation, False
+                    age = min(self.generation - page.generation, AGE_MAX)
+                    if age >= command.least_age and command.tier in {Tier.NONE, page.tier}:
+                        found[handle, slot, number] = (page, age)
+        return found
+
     def _require(self, good: bool) -> None:
         if not good:
             raise RefusedError(Status.BAD_ARGUMENT)
@@ -152,7 +226,7 @@ class EngineModel:
             raise RefusedError(Status.LEASED)
 
     def _check_arguments(self, command: Command) -> None:
-        if isinstance(command, Map | Unmap | Translate | Remap):
+        if isinstance(command, Map | Unmap | Translate | Remap | Touch | WindowAdvance):
             self._require(command.slot < self.slots_max)
         if isinstance(command, Map | Remap | Reserve | QueryTier | Resize):
             self._require(command.tier in self.total_frames)
@@ -176,7 +250,7 @@ class EngineModel:
             raise RefusedError(Status.NO_SPACE)
         return own
 
-    def _range(self, session: Session, command: Unmap | Translate | Remap) -> tuple[dict[int, Page], list[int]]:
+    def _range(self, session: Session, command: Unmap | Translate | Remap | Touch) -> tuple[dict[int, Page], list[int]]:
         self._require(command.first_page < PAGES_MAX)
         slot = session.slots.setdefault(command.slot, {})
         end = command.first_page + command.count
@@ -194,7 +268,7 @@ class EngineModel:
             for number in range(run.first_page, run.first_page + run.count):
                 if number in slot:
                     raise RefusedError(Status.ALREADY_MAPPED)
-                slot[number] = Page(command.tier, run.blocks, next(self.frames))
+                slot[number] = Page(command.tier, run.blocks, next(self.frames), self.generation)
         session.slots[command.slot] = slot
         self._pay(session, command.tier, own)
         return Expected(Status.OK, pages)
@@ -220,7 +294,10 @@ class EngineModel:
             self._pay(session, command.tier, own)
         for number in moving:
             old = slot[number]
-            slot[number] = other.pop(number) if command.take else Page(command.tier, old.blocks, next(self.frames))
+            if command.take:
+                slot[number] = other.pop(number)
+            else:
+                slot[number] = Page(command.tier, old.blocks, next(self.frames), old.generation, old.used)
             if command.keep:
                 other[number] = old
         return Expected(Status.OK, len(moving))

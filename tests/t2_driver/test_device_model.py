@@ -10,8 +10,12 @@ from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from kvdriver import (
+    AgeCursor,
+    AgeScan,
     Command,
     Completion,
+    Event,
+    Flush,
     InProcessDevice,
     Lease,
     Map,
@@ -23,10 +27,13 @@ from kvdriver import (
     Resize,
     SessionCreate,
     SessionDestroy,
+    SessionTransition,
     Status,
     Tier,
+    Touch,
     Translate,
     Unmap,
+    WindowAdvance,
 )
 from support.engine_model import PAGES_MAX, EngineModel, Expected
 
@@ -50,6 +57,20 @@ FLAG = st.booleans()
 PAGE = st.sampled_from([0, 0, 0, 7, 63, 508, 511, 512, (1 << 18) - 2, 1 << 46, PAGES_MAX - 2, PAGES_MAX])
 COUNT = st.sampled_from([1, 2, 3, 5, 9, 0, PAGES_MAX])
 MAP_RUN = st.builds(MapRun, first_page=PAGE, count=st.sampled_from([1, 2, 3, 5, 20]), blocks=BLOCKS)
+
+WINDOW = st.builds(
+    WindowAdvance,
+    session=KEY,
+    slot=SLOT,
+    base=st.sampled_from([0, 0, 4096, 65536, 1 << 60, (1 << 64) - 1]),
+    planes=st.sampled_from([1, 1, 2, 3, 0, 1 << 16]),
+    plane_bytes=st.sampled_from([3 * 65536, 3 * 65536, 65536, 0, 1 << 63]),
+    token_bytes=st.sampled_from([4096, 16384, 65536, 0]),
+    tokens=st.sampled_from([0, 3, 12, 48, 1 << 60]),
+    window_tokens=st.sampled_from([0, 1, 5, (1 << 64) - 1]),
+    sink_tokens=st.sampled_from([0, 0, 1, 4]),
+    runs_max=st.just(128),
+)
 
 COMMAND: st.SearchStrategy[Command] = st.one_of(
     st.builds(SessionCreate, key=KEY),
@@ -78,6 +99,10 @@ COMMAND: st.SearchStrategy[Command] = st.one_of(
         first_page=PAGE,
         count=COUNT,
     ),
+    st.builds(SessionTransition, session=KEY, event=st.sampled_from(Event)),
+    st.builds(Touch, session=KEY, slot=SLOT, first_page=PAGE, count=COUNT, dirty=FLAG),
+    WINDOW,
+    st.builds(Flush),
     st.builds(QueryTier, tier=TIER),
     st.builds(QuerySession, session=KEY),
     st.builds(Resize, tier=TIER, blocks=st.integers(0, 500)),
@@ -110,13 +135,49 @@ class DeviceMachine(RuleBasedStateMachine):
     def submit(self, commands: list[Command]) -> None:
         resolved = [
             dataclasses.replace(command, session=self.handles.get(command.session, 0))
-            if not isinstance(command, SessionCreate | QueryTier | Resize)
+            if not isinstance(command, SessionCreate | QueryTier | Resize | Flush)
             else command
             for command in commands
         ]
         completions = finish(self.device.submit(resolved))
         for command, completion in zip(resolved, completions, strict=True):
             self.compare(command, completion)
+
+    @rule(
+        tier=st.sampled_from([Tier.NONE, Tier.DDR, Tier.NVME]),
+        least_age=st.sampled_from([0, 0, 1, 2, 5, 127]),
+        advance=FLAG,
+        step=st.sampled_from([1 << 40, 600, 97, 11]),
+        runs_max=st.sampled_from([100, 3, 1]),
+        ticks=st.sampled_from([1, 1, 1, 1, 1, 2, 3, 140]),
+    )
+    def scan(self, *, tier: Tier, least_age: int, advance: bool, step: int, runs_max: int, ticks: int) -> None:
+        for _ in range(ticks):
+            whole = AgeScan(count=step, least_age=least_age, tier=tier, advance=advance, runs_max=runs_max)
+            expected = self.model.scan(whole)
+            if ticks > 3:
+                step, runs_max = 1 << 40, 100
+            found = self.scan_parts(dataclasses.replace(whole, count=step, runs_max=runs_max))
+            assert found.keys() == expected.keys()
+            for place, (tier_found, frame, age) in found.items():
+                page, age_expected = expected[place]
+                assert (tier_found, age) == (page.tier, age_expected), place
+                assert self.frames.setdefault(page.frame, (tier_found, frame)) == (tier_found, frame)
+
+    def scan_parts(self, command: AgeScan) -> dict[tuple[int, int, int], tuple[Tier, int, int]]:
+        found = {}
+        while True:
+            completion = finish(self.device.run(command))
+            assert completion.second <= command.count
+            for run in completion.cold:
+                for at in range(run.count):
+                    place = (run.session, run.slot, run.first_page + at)
+                    assert place not in found
+                    found[place] = (run.tier, run.first_frame + at, run.age)
+            assert isinstance(completion.cursor, AgeCursor)
+            if completion.cursor.done:
+                return found
+            command = dataclasses.replace(command, advance=False, cursor=completion.cursor)
 
     @rule(first=TIER, second=TIER)
     def promote_and_demote(self, first: Tier, second: Tier) -> None:
@@ -141,7 +202,9 @@ class DeviceMachine(RuleBasedStateMachine):
             assert completion.value not in self.handles.values()
             self.handles[command.key] = completion.value
             self.model.adopt(command.key, completion.value)
-        if isinstance(command, Translate):
+        if isinstance(command, WindowAdvance) and completion.status is Status.OK:
+            assert completion.second == len(expected.pages)
+        if isinstance(command, Translate | WindowAdvance):
             self.compare_runs(completion, expected)
         if isinstance(command, QuerySession) and completion.status is Status.OK:
             self.compare_session(command.session, completion)
@@ -165,7 +228,10 @@ class DeviceMachine(RuleBasedStateMachine):
         session = self.model.sessions[handle]
         told = completion.session
         assert told is not None
-        assert (told.key, told.leases) == (session.key, session.leases)
+        assert (told.key, told.leases, told.state) == (session.key, session.leases, session.state)
+        assert {slot: start for slot, start in enumerate(told.window_start) if start} == {
+            slot: start for slot, start in session.window_start.items() if start
+        }
         for tier in told.mapped_pages:
             pages = [page for page in session.pages() if page.tier == tier]
             assert told.mapped_pages[tier] == len(pages)
