@@ -6,7 +6,8 @@ SHELL := /bin/bash
 VENV := .venv
 PY := $(VENV)/bin/python
 SOURCES := pyproject.toml meson.build meson.options \
-	$(shell find kvd driver cli csrc scripts -type f -not -name '*.pyc' 2>/dev/null)
+	$(shell find kvd driver cli csrc scripts -type f -not -name '*.pyc' \
+	-not -path 'scripts/vm/*' 2>/dev/null)
 # Most tests wait for a daemon or a disk, so two share a processor well.
 TEST_WORKERS ?= 4
 C_BUILDS := plain asan tsan
@@ -14,7 +15,7 @@ SAN_asan := -Db_sanitize=address,undefined -Db_lundef=false
 SAN_tsan := -Db_sanitize=thread -Db_lundef=false
 SAN_plain :=
 
-.PHONY: help setup build test test-c test-py lint format demo demo-card run bench lock abi install uninstall clean
+.PHONY: help setup build test test-c test-py vm-test lint format demo demo-card run bench lock abi install uninstall clean
 
 help: ## show this
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -46,6 +47,10 @@ test-c: $(C_BUILDS:%=build/%/build.ninja) ## the C tests: plain, ASan+UBSan, TSa
 
 test-py: build ## the Python tests (t1 to t6)
 	$(VENV)/bin/pytest -n $(TEST_WORKERS) --dist loadfile
+
+# For one's own runs: VM_TEST="--verbose" shows the guest's console.
+vm-test: build ## the driver in a virtual machine, on the kernel's own VFIO (docs/vm-test.md)
+	PYTHONPATH=scripts $(PY) -m vm $(VM_TEST)
 
 test: lint test-c test-py ## everything that must be green
 

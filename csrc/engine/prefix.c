@@ -138,8 +138,8 @@ uint32_t kvd_op_prefix_insert(struct kvd_engine *engine, struct kvd_call *call)
 
 undo:
 	removals_step(engine);
-	while (made-- > 0)
-		forget(engine, kvd_prefix_unit(engine, session->prefix_head));
+	while (made-- > 0 && (entry = kvd_prefix_unit(engine, session->prefix_head)))
+		forget(engine, entry);
 	removals_step(engine);
 	return KVD_ABI_STATUS_NO_TABLE;
 }

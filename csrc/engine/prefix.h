@@ -169,19 +169,6 @@ static inline void kvd_prefix_name_of(const struct kvd_prefix_chain *chain, uint
 		name->hash[word] = __atomic_load_n(&hash[word], __ATOMIC_RELAXED);
 }
 
-/* Is an entry block `i` of a chain? Read word by word: a lock-free reader may do it while the entry is reused. */
-static inline bool kvd_prefix_is(const struct kvd_abi_prefix_entry *entry, const struct kvd_prefix_chain *chain,
-				 uint32_t i)
-{
-	const uint64_t *hash = chain->hashes + (uint64_t)i * chain->words;
-	uint64_t place = (chain->first + i) << KVD_PREFIX_PLACE_SHIFT | chain->words;
-	uint64_t other = (kvd_get(&entry->key) ^ chain->key) | (kvd_get(&entry->place) ^ place);
-
-	for (uint32_t word = 0; word < chain->words; word++)
-		other |= kvd_get(&entry->hash[word]) ^ __atomic_load_n(&hash[word], __ATOMIC_RELAXED);
-	return !other;
-}
-
 /* prefix.c: the commands that change the index. */
 /* Check the arguments that the commands have in common. */
 uint32_t kvd_prefix_arguments(struct kvd_call *call, struct kvd_prefix_chain *chain);

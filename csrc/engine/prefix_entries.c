@@ -47,13 +47,16 @@ struct kvd_abi_prefix_entry *kvd_prefix_entry_take(struct kvd_engine *engine)
 	struct kvd_abi_prefix_head *head = &engine->head->prefix;
 	struct kvd_abi_prefix_entry *entry = kvd_prefix_unit(engine, head->entry_free);
 
-	if (entry) {
+	if (entry && !entry->holder) {
 		head->entry_free = entry->next;
 		return entry;
 	}
-	if (head->fresh == head->fresh_end && !slab_new(engine))
+	/* What is left of a damaged list waits for recovery. */
+	head->entry_free = 0;
+	if (head->fresh >= head->fresh_end && !slab_new(engine))
 		return NULL;
-	return kvd_prefix_unit(engine, head->fresh++);
+	entry = kvd_prefix_unit(engine, head->fresh++);
+	return entry && !entry->holder ? entry : NULL;
 }
 
 void kvd_prefix_entry_give(struct kvd_engine *engine, struct kvd_abi_prefix_entry *entry)

@@ -75,6 +75,20 @@ static void relax(void)
 #endif
 }
 
+/* Is an entry block `i` of a chain? Read word by word: a lock-free reader may do it while the entry is reused. */
+static bool is_block(const struct kvd_abi_prefix_entry *entry, const struct kvd_prefix_chain *chain, uint32_t i)
+{
+	const uint64_t *hash = chain->hashes + (uint64_t)i * chain->words;
+	uint64_t place = (chain->first + i) << KVD_PREFIX_PLACE_SHIFT | chain->words;
+	uint64_t other = (kvd_get(&entry->key) ^ chain->key) | (kvd_get(&entry->place) ^ place);
+
+	for (uint32_t word = 0; word < chain->words; word++) {
+		look_hook();
+		other |= kvd_get(&entry->hash[word]) ^ __atomic_load_n(&hash[word], __ATOMIC_RELAXED);
+	}
+	return !other;
+}
+
 /* Where the generation of a holder's context is, or NULL. */
 static const uint32_t *generation_of(const struct kvd_engine *engine, uint64_t holder)
 {
@@ -136,7 +150,7 @@ static enum outcome resolve(const struct match *match, struct look *look, uint32
 			entry = kvd_prefix_unit(engine, (uint32_t)word);
 			if (!entry)
 				return BROKEN;
-			if (!kvd_prefix_is(entry, &match->chain, block))
+			if (!is_block(entry, &match->chain, block))
 				continue;
 			look_hook();
 			look->holder = kvd_get(&entry->holder);
@@ -233,7 +247,7 @@ static uint32_t guess(struct match *match)
 		word = kvd_get(&entry->holder);
 		look_hook();
 		holder = kvd_prefix_handle(word);
-		if (!kvd_prefix_visible(word, match->stage) || !kvd_prefix_is(entry, &match->chain, match->found))
+		if (!kvd_prefix_visible(word, match->stage) || !is_block(entry, &match->chain, match->found))
 			break;
 		if (holder != match->holder) {
 			if (!lives(engine, holder))

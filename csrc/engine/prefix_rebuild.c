@@ -76,6 +76,8 @@ static void rebuild_slab(struct kvd_engine *engine, uint32_t slab, struct kvd_pr
 	for (uint32_t i = 0; i < KVD_PREFIX_NODE_UNITS; i++) {
 		struct kvd_abi_prefix_entry *entry = kvd_prefix_unit(engine, slab + i);
 
+		if (!entry)
+			return;
 		if (keep(engine, entry, recovery))
 			recovery->entries++;
 		else
@@ -86,6 +88,7 @@ static void rebuild_slab(struct kvd_engine *engine, uint32_t slab, struct kvd_pr
 void kvd_prefix_rebuild(struct kvd_engine *engine, bool happened, struct kvd_prefix_recovery *recovery)
 {
 	struct kvd_abi_prefix_head *head = &engine->head->prefix;
+	uint64_t nodes_left = engine->units / KVD_PREFIX_NODE_UNITS;
 	uint32_t *node;
 
 	recovery->entries = 0;
@@ -95,16 +98,21 @@ void kvd_prefix_rebuild(struct kvd_engine *engine, bool happened, struct kvd_pre
 		.seed = head->seed,
 		.directory = head->directory,
 	};
-	for (uint64_t i = 0; i < engine->head->sessions_high; i++)
+	for (uint64_t i = 0; i < engine->head->sessions_high && i < engine->layout.sessions_max; i++)
 		kvd_session_at(engine, i)->prefix_head = 0;
 	for (uint32_t unit = head->directory; unit; unit = node[0]) {
 		node = kvd_prefix_node(engine, unit);
+		/* Was claimed, so it is a node, and none comes twice; unless somebody else writes here. */
+		if (!node || !nodes_left--)
+			return;
 		for (uint32_t i = 1; i < KVD_PREFIX_NODE_WORDS; i++) {
-			if (!node[i])
+			uint32_t slab = node[i];
+
+			if (!slab || !kvd_prefix_node(engine, slab))
 				continue;
 			if (unit == head->directory)
 				head->slabs = i;
-			rebuild_slab(engine, node[i], recovery);
+			rebuild_slab(engine, slab, recovery);
 		}
 	}
 }

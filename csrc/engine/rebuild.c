@@ -11,7 +11,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/prefix.h"
 #include "engine/recover.h"
 
 #define PASSES_MAX 4u /* one finds the conflicts, one cuts them; a third shows that none is left */
@@ -341,31 +340,10 @@ static int count_shared(struct kvd_rebuild *rebuild)
 	return 0;
 }
 
-static bool claim_prefix(void *context, uint32_t node, uint32_t node_class)
-{
-	struct kvd_rebuild *rebuild = context;
-
-	if (!kvd_node_sound(rebuild->engine, node, node_class) ||
-	    !kvd_rebuild_claim(rebuild, kvd_link_make(node, 0, node_class, 0)))
-		return false;
-	kvd_add(&rebuild->engine->head->table_bytes, kvd_class_bytes(node_class));
-	return true;
-}
-
-/* The prefix index, when sessions and nodes are settled. What is lost of it is only found less often. */
-static void rebuild_prefix(struct kvd_rebuild *rebuild, struct kvd_prefix_recovery *prefix)
-{
-	kvd_prefix_rebuild(rebuild->engine, rebuild->happened, prefix);
-	if (prefix->lost_slabs || prefix->lost_entries)
-		kvd_rebuild_lost(rebuild, 0, KVD_ENGINE_SLOTS_MAX, 0, 0, "blocks of the prefix index are lost");
-	kvd_rebuild_lost_end(rebuild);
-}
-
 int kvd_rebuild_run(struct kvd_rebuild *rebuild)
 {
 	struct kvd_engine *engine = rebuild->engine;
 	struct at scratch = {.rebuild = rebuild, .handle = engine->head->intent.session, .slot = engine->head->intent.cmd.slot};
-	struct kvd_prefix_recovery prefix = {0};
 	uint32_t pass;
 	int err;
 
@@ -379,7 +357,7 @@ int kvd_rebuild_run(struct kvd_rebuild *rebuild)
 		mend_sessions(rebuild, false);
 		if (rebuild->scratch)
 			mend_root(&scratch, &engine->head->intent.scratch);
-		kvd_prefix_claim(engine, claim_prefix, rebuild, &prefix);
+		kvd_rebuild_prefix_claim(rebuild);
 		kvd_places_sort(&rebuild->shared);
 		if (rebuild->shared.count)
 			mend_sessions(rebuild, true);
@@ -390,7 +368,7 @@ int kvd_rebuild_run(struct kvd_rebuild *rebuild)
 	kvd_rebuild_pool(rebuild);
 	err = rebuild->shared.failed || rebuild->conflicts.failed ? -ENOMEM : pass == PASSES_MAX ? -EIO : count_shared(rebuild);
 	if (!err)
-		rebuild_prefix(rebuild, &prefix);
+		kvd_rebuild_prefix(rebuild);
 	for (uint64_t i = 0; !err && i < rebuild->sessions; i++)
 		kvd_change_end(&kvd_session_at(engine, i)->version);
 free_bits:

@@ -145,3 +145,28 @@ void kvd_rebuild_pool(struct kvd_rebuild *rebuild)
 	while (blocks-- > 0)
 		push_free(engine, engine->unit_first + blocks * WORD_BITS, rebuild->units[blocks]);
 }
+
+static bool claim_prefix(void *context, uint32_t node, uint32_t node_class)
+{
+	struct kvd_rebuild *rebuild = context;
+
+	if (!kvd_node_sound(rebuild->engine, node, node_class) ||
+	    !kvd_rebuild_claim(rebuild, kvd_link_make(node, 0, node_class, 0)))
+		return false;
+	kvd_add(&rebuild->engine->head->table_bytes, kvd_class_bytes(node_class));
+	return true;
+}
+
+void kvd_rebuild_prefix_claim(struct kvd_rebuild *rebuild)
+{
+	kvd_prefix_claim(rebuild->engine, claim_prefix, rebuild, &rebuild->prefix);
+}
+
+/* The prefix index, when sessions and nodes are settled. What is lost of it is only found less often. */
+void kvd_rebuild_prefix(struct kvd_rebuild *rebuild)
+{
+	kvd_prefix_rebuild(rebuild->engine, rebuild->happened, &rebuild->prefix);
+	if (rebuild->prefix.lost_slabs || rebuild->prefix.lost_entries)
+		kvd_rebuild_lost(rebuild, 0, KVD_ENGINE_SLOTS_MAX, 0, 0, "blocks of the prefix index are lost");
+	kvd_rebuild_lost_end(rebuild);
+}

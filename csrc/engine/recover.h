@@ -2,7 +2,7 @@
 #ifndef KVD_ENGINE_RECOVER_H
 #define KVD_ENGINE_RECOVER_H
 
-#include "engine/internal.h"
+#include "engine/prefix.h"
 
 /* What to do with entries that have no valid bit. */
 enum kvd_provisional {
@@ -35,6 +35,7 @@ struct kvd_rebuild {
 	const struct kvd_session *changed; /* the session of the intent */
 	enum kvd_provisional provisional[KVD_ENGINE_SLOTS_MAX]; /* its slots */
 	bool happened;                    /* the command of the intent */
+	struct kvd_prefix_recovery prefix;
 	bool scratch;                     /* the intent's table is to be kept */
 	uint64_t *units;                  /* a bit for each unit of the heap that a table has */
 	uint64_t *contested;              /* the same for what two tables claimed, in this pass or before */
@@ -61,6 +62,9 @@ bool kvd_places_have(const struct kvd_places *places, uint64_t count, uint32_t t
 /* Claim a node; false: somebody else claims it too, or part of it. */
 bool kvd_rebuild_claim(struct kvd_rebuild *rebuild, uint64_t link);
 void kvd_rebuild_unclaim(struct kvd_rebuild *rebuild, uint64_t link);
+/* The nodes of the prefix index; and, when all else is settled, the index itself. */
+void kvd_rebuild_prefix_claim(struct kvd_rebuild *rebuild);
+void kvd_rebuild_prefix(struct kvd_rebuild *rebuild);
 /* No frame is used. */
 void kvd_rebuild_reset_frames(struct kvd_engine *engine, uint32_t tier);
 /* The free lists of nodes: what no table has. */

@@ -10,15 +10,21 @@
 
 #include "test_prefix.h"
 
-#define BLOCKS 10u
+#define BLOCKS 14u /* more than the first two batches of a reader */
 #define SCRIPT_MAX 4u
 #define LOOKS_MAX 4000u
 #define NOBODY 2u /* for a removal: whoever holds it */
 #define FILLERS 400u
-#define LOOK_STEP 3u /* of the places that are tried; neither divides what repeats */
-#define STORE_STEP 7u
-#define COARSE_LOOK_STEP 11u /* where a third number is tried too */
-#define COARSE_STORE_STEP 13u
+#ifdef __SANITIZE_THREAD__
+#define COARSER 4u /* threads are slow to make there */
+#else
+#define COARSER 1u
+#endif
+#define LOOK_STEP (3u * COARSER) /* of the places that are tried */
+#define STORE_STEP (7u * COARSER)
+#define COARSE_LOOK_STEP (9u * COARSER) /* where a third number is tried too */
+#define COARSE_STORE_STEP (17u * COARSER)
+#define BEGIN_STORES 12u /* of a command, where what it announces is each of importance */
 
 enum chain { CHAIN_A, CHAIN_B, CHAIN_TORN, CHAIN_COUNT };
 
@@ -45,23 +51,26 @@ static const struct scene scenes[] = {
 	 CHAIN_A},
 	/* The second half goes, and comes with another holder. */
 	{{{KVD_ABI_OP_PREFIX_INSERT, 0, CHAIN_A, 0, BLOCKS}},
-	 {{KVD_ABI_OP_PREFIX_REMOVE, NOBODY, CHAIN_A, 5, 5}, {KVD_ABI_OP_PREFIX_INSERT, 1, CHAIN_A, 5, 5}},
+	 {{KVD_ABI_OP_PREFIX_REMOVE, NOBODY, CHAIN_A, 5, 9}, {KVD_ABI_OP_PREFIX_INSERT, 1, CHAIN_A, 5, 9}},
 	 CHAIN_A},
 	/* The entries of A become those of B: half a name of each is nothing. */
 	{{{KVD_ABI_OP_PREFIX_INSERT, 0, CHAIN_A, 0, BLOCKS}},
-	 {{KVD_ABI_OP_PREFIX_REMOVE, NOBODY, CHAIN_A, 2, 8}, {KVD_ABI_OP_PREFIX_INSERT, 1, CHAIN_B, 2, 8}},
+	 {{KVD_ABI_OP_PREFIX_REMOVE, NOBODY, CHAIN_A, 2, 12}, {KVD_ABI_OP_PREFIX_INSERT, 1, CHAIN_B, 2, 12}},
 	 CHAIN_TORN},
 	/* The same, after the reader saw them free. */
-	{{{KVD_ABI_OP_PREFIX_INSERT, 0, CHAIN_A, 0, BLOCKS}, {KVD_ABI_OP_PREFIX_REMOVE, NOBODY, CHAIN_A, 2, 8}},
-	 {{KVD_ABI_OP_PREFIX_INSERT, 1, CHAIN_B, 2, 8}},
+	{{{KVD_ABI_OP_PREFIX_INSERT, 0, CHAIN_A, 0, BLOCKS}, {KVD_ABI_OP_PREFIX_REMOVE, NOBODY, CHAIN_A, 2, 12}},
+	 {{KVD_ABI_OP_PREFIX_INSERT, 1, CHAIN_B, 2, 12}},
 	 CHAIN_TORN},
-	{{{KVD_ABI_OP_PREFIX_INSERT, 0, CHAIN_A, 0, BLOCKS}, {KVD_ABI_OP_PREFIX_REMOVE, NOBODY, CHAIN_A, 2, 8}},
-	 {{KVD_ABI_OP_PREFIX_INSERT, 1, CHAIN_A, 2, 8}},
+	{{{KVD_ABI_OP_PREFIX_INSERT, 0, CHAIN_A, 0, BLOCKS}, {KVD_ABI_OP_PREFIX_REMOVE, NOBODY, CHAIN_A, 2, 12}},
+	 {{KVD_ABI_OP_PREFIX_INSERT, 1, CHAIN_A, 2, 12}},
+	 CHAIN_A},
+	{{{KVD_ABI_OP_PREFIX_INSERT, 0, CHAIN_A, 0, BLOCKS}, {KVD_ABI_OP_PREFIX_REMOVE, NOBODY, CHAIN_A, 2, 12}},
+	 {{KVD_ABI_OP_PREFIX_INSERT, 1, CHAIN_B, 2, 12}},
 	 CHAIN_A},
 	/* Nothing, and whole. */
 	{{{0}}, {{KVD_ABI_OP_PREFIX_INSERT, 1, CHAIN_A, 0, BLOCKS}}, CHAIN_A},
 	/* The end is there, the beginning comes and goes. */
-	{{{KVD_ABI_OP_PREFIX_INSERT, 0, CHAIN_A, 3, 7}},
+	{{{KVD_ABI_OP_PREFIX_INSERT, 0, CHAIN_A, 3, 11}},
 	 {{KVD_ABI_OP_PREFIX_INSERT, 1, CHAIN_A, 0, 3}, {KVD_ABI_OP_PREFIX_REMOVE, 1, CHAIN_A, 0, 3}},
 	 CHAIN_A},
 	/* The holder goes. */
@@ -89,8 +98,7 @@ static struct {
 	uint32_t stores;
 	bool writing;             /* it is the writer's turn */
 	bool writer_done;
-	uint64_t inner_reads;
-	uint64_t inner_busy;
+	uint64_t inner_reads, inner_busy;
 } test;
 
 static struct prefix_reply ask(enum chain chain)
@@ -209,12 +217,22 @@ void kvd_engine_stored(void)
 	test.storing = true;
 }
 
+/* The torn chain begins as A; then the first words are A's, the second B's, as half a reused entry would have them. */
+static void make_hashes(void)
+{
+	test_hashes(0, test.hashes[CHAIN_A], BLOCKS, TEST_WORDS);
+	test_hashes(1, test.hashes[CHAIN_B], BLOCKS, TEST_WORDS);
+	for (uint32_t i = 0; i < BLOCKS * TEST_WORDS; i++) {
+		bool of_b = i >= 2 * TEST_WORDS && i % TEST_WORDS;
+
+		test.hashes[CHAIN_TORN][i] = test.hashes[of_b ? CHAIN_B : CHAIN_A][i];
+	}
+}
+
 static void begin(const struct scene *scene)
 {
-	static const struct kvd_engine_config *config = &test_config;
-
 	test.scene = scene;
-	test.engine = engine_new(config);
+	test.engine = engine_new(&test_config);
 	test.session[0] = session_new(test.engine, 1);
 	test.session[1] = session_new(test.engine, 2);
 	test.done = 0;
@@ -357,7 +375,8 @@ static void test_reader_across_a_part_of_a_command(void **state)
 				read_across(&scenes[i], after, 0, look, store);
 		}
 		for (uint32_t look = 1; look <= looks; look += COARSE_LOOK_STEP) {
-			for (uint32_t early = 1; early < stores; early += COARSE_STORE_STEP) {
+			for (uint32_t early = 1; early < stores;
+			     early += early < BEGIN_STORES ? 1 : COARSE_STORE_STEP) {
 				for (uint32_t store = early + 1; store < stores; store += COARSE_STORE_STEP)
 					read_across(&scenes[i], after, early, look, store);
 			}
@@ -375,5 +394,6 @@ int main(void)
 		cmocka_unit_test(test_reader_across_a_part_of_a_command),
 	};
 
+	make_hashes();
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
