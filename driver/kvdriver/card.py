@@ -27,7 +27,7 @@ QUEUE: Final = 0
 VECTOR: Final = 0
 DEPTH: Final = 256
 """Entries of each ring, where the card has as many."""
-REGION_BYTES: Final = 4 << 20
+REGION_BYTES: Final = 2 << 20
 """Rings, and buffers of commands."""
 DOORBELLS_BYTES: Final = 4096
 OTHER_PROCESS: Final = "vfio-user"
@@ -60,6 +60,8 @@ class Card:
         self._undo = contextlib.ExitStack()
         self.silent = False
         """It did not answer in time: it may wake up and go on."""
+        self.dead = False
+        """It does not answer any more: closing it waits for nothing."""
 
     @classmethod
     def open(cls, transport: Transport, tables: Mappable, *, depth: int = DEPTH) -> Self:
@@ -71,7 +73,7 @@ class Card:
             If it is no card that this driver can use, or it fails on the way.
         """
         card = cls(transport, tables)
-        card._undo.callback(transport.close)
+        card._undo.callback(lambda: transport.close(dead=card.dead))
         try:
             card._set_up(depth)
             card.start()
@@ -132,8 +134,8 @@ class Card:
     def _make_ring(self, doorbells: int) -> Any:
         out = ffi.new("kvd_ring **")
         memory = ffi.cast("void *", self._memory.address)
-        at = doorbells + QUEUE * abi.BAR2_QUEUE_STRIDE
-        result = lib.kvd_ring_init(self.depth, memory, ffi.cast("void *", at), out)
+        self._doorbells = ffi.cast("void *", doorbells + QUEUE * abi.BAR2_QUEUE_STRIDE)
+        result = lib.kvd_ring_init(self.depth, memory, self._doorbells, out)
         if result < 0:
             raise OSError(-result, os.strerror(-result))
         self._undo.callback(lib.kvd_ring_fini, out[0])
@@ -197,6 +199,8 @@ class Card:
             raise DeviceFault(FaultKind.REMOVED, "somebody wants the card back")
         if self.transport.is_gone():
             raise DeviceFault(FaultKind.GONE, "the card is gone: nobody is at the other end")
+        if lib.kvd_vfio_load32(self._doorbells, ffi.new("uint32_t *")) < 0:
+            raise DeviceFault(FaultKind.GONE, "the card's doorbells are not there any more")
         status = self.registers.status()
         if status.fault:
             raise DeviceFault(FaultKind.FAULTED, f"the card stopped with a fault: {status.syndrome}")
@@ -223,7 +227,7 @@ class Card:
             Whether it is sure that the card reaches the memory no more: it said so, or nobody is there, or the kernel
             has cut it off.
         """
-        hung_up = gone or self.transport.is_gone()
+        hung_up = self.dead = gone or self.transport.is_gone()
         cut_off = hung_up and not self.silent
         if not hung_up:
             with contextlib.suppress(DeviceFault):

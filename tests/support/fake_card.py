@@ -72,7 +72,7 @@ class FakeCard(Transport):
 
     def __init__(self, script: Script) -> None:
         self.script = script
-        self.closed = False
+        self.closed = self.closed_as_dead = False
         self.quiesced = False
         self._wrong = script.openings.pop(0) if script.openings else ""
         self._registers = bytearray(BAR0_BYTES)
@@ -157,7 +157,8 @@ class FakeCard(Transport):
     def is_gone(self) -> bool:
         return self._gone
 
-    def close(self) -> None:
+    def close(self, *, dead: bool = False) -> None:
+        self.closed_as_dead = dead
         if self.closed:
             return
         self.closed = True

@@ -73,6 +73,9 @@ NAMED = {
     Trick.DEAF: FaultKind.TIMEOUT,
 }
 
+DEAD = {Trick.ALL_ONES, Trick.DEAD_BAR, Trick.DIE_BEFORE, Trick.DIE_AFTER, Trick.DEAF}
+"""After which nothing is asked of the card any more, and nobody waits for its reset."""
+
 
 @pytest.mark.parametrize("at", [0, 1, AT, AT + 1, AT + 37])
 @pytest.mark.parametrize("trick", NAMED, ids=lambda trick: trick.name.lower())
@@ -94,6 +97,7 @@ async def test_fault_loses_nothing(trick: Trick, at: int, claim_log: Callable[[s
         assert state.reason
         assert state.losses == ()
         assert bench.cards[0].closed
+        assert bench.cards[0].closed_as_dead == (trick in DEAD)
         assert await device.check() == []
         await player.play(10)
         await player.compare_all()
