@@ -125,14 +125,13 @@ class VfioTransport(Transport):
         if self._handle is None:
             return
         handle, self._handle = self._handle, None
-        with _no_reset(self._slot) if dead and self._slot else contextlib.nullcontext():
+        with without_reset(Sysfs(), self._slot) if dead and self._slot else contextlib.nullcontext():
             lib.kvd_vfio_close(handle)
 
 
 @contextlib.contextmanager
-def _no_reset(slot: str) -> Iterator[None]:
+def without_reset(sysfs: Sysfs, slot: str) -> Iterator[None]:
     """Keep the kernel from resetting a device as it is closed: it waits a minute and more for one that is dead."""
-    sysfs = Sysfs()
     method = sysfs.device(slot) / "reset_method"
     before = None
     with contextlib.suppress(OSError):  # an older kernel, or not ours to write: then it takes its time
