@@ -13,7 +13,6 @@
 #include "vfio/sys.h"
 
 #define VENDOR_NONE 0xffffu
-#define RESET_METHODS_BYTES 128u
 
 static struct vfio_kernel *kernel_of(struct kvd_vfio *vfio)
 {
@@ -146,42 +145,9 @@ static void kernel_unmap(struct kvd_vfio *vfio, void *address, uint64_t bytes)
 	kvd_vfio_sys_munmap(address, bytes);
 }
 
-/*
- * The kernel resets a device that is closed, and waits for one that is gone: more than a minute. So it is told not to,
- * where we may. Returns the file in which that was said, or -errno; `kept` is what it said before.
- */
-static int resets_off(const struct vfio_kernel *kernel, char *kept, size_t room)
-{
-	char path[KVD_VFIO_NAME_BYTES * 2];
-	ssize_t bytes;
-	int fd;
-
-	snprintf(path, sizeof(path), "/sys/bus/pci/devices/%s/reset_method", kernel->slot);
-	fd = kvd_vfio_sys_open(path);
-	if (fd < 0)
-		return fd;
-	bytes = kvd_vfio_sys_pread(fd, kept, room - 1, 0);
-	kept[bytes > 0 ? bytes : 0] = '\0';
-	/* Only a newline: somebody else has switched them off, and they stay so. */
-	if (bytes <= 1 || kvd_vfio_sys_pwrite(fd, "\n", 1, 0) != 1) {
-		kvd_vfio_sys_close(fd);
-		return -EIO;
-	}
-	return fd;
-}
-
 static void kernel_close(struct kvd_vfio *vfio)
 {
-	struct vfio_kernel *kernel = kernel_of(vfio);
-	char kept[RESET_METHODS_BYTES];
-	int fd = vfio->gone && kernel->slot[0] ? resets_off(kernel, kept, sizeof(kept)) : -ENOENT;
-
-	kvd_vfio_kernel_shut(kernel);
-	if (fd >= 0) {
-		/* Refused where the device has left its slot, and then there is nothing to be restored. */
-		(void)kvd_vfio_sys_pwrite(fd, kept, strlen(kept), 0);
-		kvd_vfio_sys_close(fd);
-	}
+	kvd_vfio_kernel_shut(kernel_of(vfio));
 	kvd_vfio_fini(vfio);
 	free(vfio);
 }
@@ -343,7 +309,6 @@ int kvd_vfio_open_kernel(const char *slot, uint32_t deadline_ms, char *why, kvd_
 		kvd_vfio_close(&kernel->vfio);
 		return err;
 	}
-	snprintf(kernel->slot, sizeof(kernel->slot), "%s", slot);
 	*out = &kernel->vfio;
 	return 0;
 }

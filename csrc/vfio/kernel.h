@@ -22,7 +22,6 @@ struct vfio_kernel {
 	int group;
 	int container; /* or iommufd's descriptor */
 	uint32_t ioas; /* iommufd's address space */
-	char slot[KVD_VFIO_NAME_BYTES]; /* empty: not opened yet */
 };
 
 /*

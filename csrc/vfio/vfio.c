@@ -143,11 +143,6 @@ void kvd_vfio_close(kvd_vfio *vfio)
 	vfio->ops->close(vfio);
 }
 
-void kvd_vfio_give_up(kvd_vfio *vfio)
-{
-	vfio->gone = true;
-}
-
 void kvd_vfio_info(const kvd_vfio *vfio, struct kvd_vfio_info *out)
 {
 	*out = vfio->info;

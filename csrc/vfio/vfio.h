@@ -69,12 +69,6 @@ int kvd_vfio_open_kernel(const char *slot, uint32_t deadline_ms, char *why, kvd_
 int kvd_vfio_open_user(const char *socket_path, uint32_t deadline_ms, char *why, kvd_vfio **out);
 /* Both switch memory space and bus mastering on. Closing switches the latter off and takes every DMA mapping back. */
 void kvd_vfio_close(kvd_vfio *vfio);
-/*
- * The caller knows that the device is gone, as its registers read as all ones: nothing is asked of it any more. For the
- * kernel's device closing then also switches off the kernel's resets of it (reset_method in sysfs, restored after), if
- * it may write there: the kernel would wait for a dead one more than a minute.
- */
-void kvd_vfio_give_up(kvd_vfio *vfio);
 
 void kvd_vfio_info(const kvd_vfio *vfio, struct kvd_vfio_info *out);
 /* A descriptor that gets readable when the device goes (vfio-user: the socket), or -1. Owned by the handle. */

@@ -14,7 +14,7 @@ from kvdriver import abi
 from kvdriver._vfio import ffi, lib
 from kvdriver.faults import DeviceFault, FaultKind
 from kvdriver.memory import AddressSpace, Scratch, SharedMemory
-from kvdriver.registers import ONES64, Registers, fault_of
+from kvdriver.registers import Registers, fault_of
 from kvdriver.transport import Interrupt, Region
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ QUEUE: Final = 0
 VECTOR: Final = 0
 DEPTH: Final = 256
 """Entries of each ring, where the card has as many."""
-REGION_BYTES: Final = 4 << 20
+REGION_BYTES: Final = 2 << 20
 """Rings, and buffers of commands."""
 DOORBELLS_BYTES: Final = 4096
 OTHER_PROCESS: Final = "vfio-user"
@@ -60,6 +60,8 @@ class Card:
         self._undo = contextlib.ExitStack()
         self.silent = False
         """It did not answer in time: it may wake up and go on."""
+        self.dead = False
+        """It does not answer any more: closing it waits for nothing."""
 
     @classmethod
     def open(cls, transport: Transport, tables: Mappable, *, depth: int = DEPTH) -> Self:
@@ -71,7 +73,7 @@ class Card:
             If it is no card that this driver can use, or it fails on the way.
         """
         card = cls(transport, tables)
-        card._undo.callback(transport.close)
+        card._undo.callback(lambda: transport.close(dead=card.dead))
         try:
             card._set_up(depth)
             card.start()
@@ -132,8 +134,8 @@ class Card:
     def _make_ring(self, doorbells: int) -> Any:
         out = ffi.new("kvd_ring **")
         memory = ffi.cast("void *", self._memory.address)
-        at = doorbells + QUEUE * abi.BAR2_QUEUE_STRIDE
-        result = lib.kvd_ring_init(self.depth, memory, ffi.cast("void *", at), out)
+        self._doorbells = ffi.cast("void *", doorbells + QUEUE * abi.BAR2_QUEUE_STRIDE)
+        result = lib.kvd_ring_init(self.depth, memory, self._doorbells, out)
         if result < 0:
             raise OSError(-result, os.strerror(-result))
         self._undo.callback(lib.kvd_ring_fini, out[0])
@@ -197,6 +199,8 @@ class Card:
             raise DeviceFault(FaultKind.REMOVED, "somebody wants the card back")
         if self.transport.is_gone():
             raise DeviceFault(FaultKind.GONE, "the card is gone: nobody is at the other end")
+        if lib.kvd_vfio_load32(self._doorbells, ffi.new("uint32_t *")) < 0:
+            raise DeviceFault(FaultKind.GONE, "the card's doorbells are not there any more")
         status = self.registers.status()
         if status.fault:
             raise DeviceFault(FaultKind.FAULTED, f"the card stopped with a fault: {status.syndrome}")
@@ -214,15 +218,6 @@ class Card:
         except BlockingIOError:
             return False
 
-    def _is_dead(self) -> bool:
-        """Whether the kernel has a slot with nobody in it, whose reset it would wait for more than a minute."""
-        if self.transport.info.name == OTHER_PROCESS or self.transport.is_gone():
-            return False
-        try:
-            return self.registers.read64(abi.BAR0_MAGIC_AT) == ONES64
-        except DeviceFault:
-            return True
-
     def close(self, *, gone: bool = False) -> bool:
         """Stop the card if it still answers, take its memory back and let go of it. Raises nothing.
 
@@ -232,7 +227,7 @@ class Card:
             Whether it is sure that the card reaches the memory no more: it said so, or nobody is there, or the kernel
             has cut it off.
         """
-        hung_up = gone or self.transport.is_gone()
+        hung_up = self.dead = gone or self.transport.is_gone()
         cut_off = hung_up and not self.silent
         if not hung_up:
             with contextlib.suppress(DeviceFault):
@@ -242,8 +237,6 @@ class Card:
                 self.space.unmap(self._tables)
                 self.space.unmap(self._memory)
                 cut_off = True
-        if self._is_dead():
-            self.transport.give_up()
         with contextlib.suppress(OSError):
             self._undo.close()
         return cut_off or self.transport.info.name != OTHER_PROCESS

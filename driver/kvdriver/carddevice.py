@@ -144,15 +144,14 @@ class CardDevice(Device):
 
     async def _execute(self, card: Card, batches: list[Batch]) -> list[Completion]:
         done: list[Completion] = []
-        for number, batch in enumerate(batches):
-            rest = [command for later in batches[number + 1 :] for command in later.commands]
-            progress = Interrupted(completions=done, batch=batch, sequence=self._local.sequence(), rest=rest)
+        for batch in batches:
+            progress = Interrupted(completions=done, batch=batch, sequence=self._local.sequence())
             await self._exchange(card, batch, progress)
             done += batch.completions()
             for place in range(len(done) - len(batch.commands), len(done)):
                 command = batch.commands[place - len(done)]
                 if done[place].status is Status.BUFFER_SMALL and type(command) is Translate:
-                    progress = Interrupted(completions=done, batch=None, sequence=0, rest=rest)
+                    progress = Interrupted(completions=done, batch=None, sequence=0)
                     done[place] = await self._translate_again(card, command, done[place].value, progress)
         return done
 

@@ -7,10 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from kvdriver._wire import Batch
-    from kvdriver.device import Command, Completion
+    from kvdriver.device import Completion
 
 
 class FaultKind(enum.Enum):
@@ -44,14 +42,11 @@ class Interrupted:
         The commands that were given to the card and not all completed; None: a TRANSLATE that is to be asked again.
     sequence
         Of the tables before the batch's first command.
-    rest
-        What the card never saw.
     """
 
     completions: list[Completion]
     batch: Batch | None
     sequence: int
-    rest: Sequence[Command]
 
 
 class DeviceFault(Exception):  # noqa: N818  the driver's word for it

@@ -137,7 +137,9 @@ class ResilientDevice(Device):
         await self._fail(fault)
         done, rest = self._recall(fault.interrupted, commands)
         local = self._opened().local
-        self._state = replace(self._state, replayed=self._state.replayed + self._given(fault.interrupted, rest))
+        if fault.interrupted is not None and fault.interrupted.batch is not None:
+            given = len(fault.interrupted.completions) + len(fault.interrupted.batch.commands) - len(done)
+            self._state = replace(self._state, replayed=self._state.replayed + given)
         if self._card is not None:
             try:
                 return done + await self._card.submit(rest)
@@ -148,11 +150,6 @@ class ResilientDevice(Device):
                 done += more
         return done + await local.submit(rest)
 
-    @staticmethod
-    def _given(interrupted: Interrupted | None, rest: Sequence[Command]) -> int:
-        """Return how many of the commands that are left the card had been given."""
-        return len(rest) - len(interrupted.rest) if interrupted is not None else 0
-
     def _recall(
         self, interrupted: Interrupted | None, commands: Sequence[Command]
     ) -> tuple[list[Completion], list[Command]]:
@@ -161,7 +158,6 @@ class ResilientDevice(Device):
             return [], list(commands)
         local = self._opened().local
         done = list(interrupted.completions)
-        rest = list(interrupted.rest)
         batch = interrupted.batch
         if batch is not None:
             executed = local.sequence() - interrupted.sequence
@@ -170,11 +166,10 @@ class ResilientDevice(Device):
             for number in range(executed):
                 batch.put(number, local.journal(interrupted.sequence + 1 + number))
             done += batch.completions(executed)
-            rest = [*batch.commands[executed:], *rest]
         for number, (command, completion) in enumerate(zip(commands, done, strict=False)):
             if completion.status is Status.BUFFER_SMALL and type(command) is Translate:
                 done[number] = local.translate_again(command, completion)
-        return done, rest
+        return done, list(commands[len(done) :])
 
     # -- the card's coming and going -----------------------------------------------------------------------------
 

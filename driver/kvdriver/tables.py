@@ -6,6 +6,7 @@ import errno
 import os
 from typing import TYPE_CHECKING, Final, Self
 
+from kvdriver import abi
 from kvdriver.device import BLOCK_BYTES
 from kvdriver.inprocess import ARENA_BYTES, InProcessDevice
 from kvdriver.memory import HUGE_BYTES, FileMemory, round_up
@@ -15,16 +16,16 @@ if TYPE_CHECKING:
 
     from kvdriver.abi import Tier
 
-SESSION_BYTES: Final = 320
-"""A session context, its place in the hash and its share of what is counted a session."""
+SESSION_BYTES: Final = abi.SESSION_CONTEXT.size + 8 + 3 * 64
+"""A session context, its place in the hash, and the smallest node for each of three slots."""
 PAGE_TABLE_BYTES: Final = 24
 """Page tables for a page: half more than what they take at worst on the way, when a node is widened."""
 FRAME_BYTES: Final = 1
 """Of a frame, in bitmaps, their summaries and counts of sharers."""
 COPIES_MAX: Final = 5
 """How often a copy is begun anew because somebody still writes."""
-FIXED_BYTES: Final = 64 << 20
-"""Head, journal, and the nodes of tables that are nearly empty."""
+FIXED_BYTES: Final = 4 << 20
+"""Head, journal, and a thousand of the largest nodes: for tables that are nearly empty."""
 
 
 def tables_bytes(page_bytes: int, capacity_blocks: Mapping[Tier, int], sessions_max: int) -> int:

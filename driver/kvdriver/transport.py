@@ -88,10 +88,6 @@ class Transport(Protocol):
         """Tell whether the device is known to be gone; never waits."""
         ...
 
-    def give_up(self) -> None:
-        """Take it that the device is gone: its registers read as all ones. `close` then waits for nothing."""
-        ...
-
-    def close(self) -> None:
-        """Let go of the device; the only call that a gone one still takes."""
+    def close(self, *, dead: bool = False) -> None:
+        """Let go of the device; the only call that a gone one still takes. `dead`: nobody waits for its reset."""
         ...

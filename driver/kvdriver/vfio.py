@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from kvdriver._vfio import ffi, lib
 from kvdriver.faults import DeviceFault, FaultKind
+from kvdriver.sysfs import Sysfs
 from kvdriver.transport import Interrupt, Region, Transport, TransportInfo
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from kvdriver.address import DeviceAddress
 
@@ -26,8 +28,9 @@ def _check(result: int, what: str) -> None:
 class VfioTransport(Transport):
     """An open device of csrc/vfio. Make one with `open`."""
 
-    def __init__(self, handle: Any) -> None:
+    def __init__(self, handle: Any, *, slot: str = "") -> None:
         self._handle: Any | None = handle
+        self._slot = slot
         told = ffi.new("struct kvd_vfio_info *")
         lib.kvd_vfio_info(handle, told)
         self._info = TransportInfo(
@@ -59,7 +62,7 @@ class VfioTransport(Transport):
         if result < 0:
             told = ffi.string(why).decode("utf-8", "replace") or os.strerror(-result)
             raise DeviceFault(FaultKind.UNUSABLE, f"{address}: {told}")
-        return cls(out[0])
+        return cls(out[0], slot=address.place if address.is_kernel else "")
 
     def __repr__(self) -> str:
         return f"<VfioTransport {self._info.name} {'open' if self._handle is not None else 'closed'}>"
@@ -117,12 +120,26 @@ class VfioTransport(Transport):
         """Tell whether the device is known to be gone; never waits."""
         return bool(lib.kvd_vfio_is_gone(self._opened()))
 
-    def give_up(self) -> None:
-        """Take it that the device is gone: the kernel, which would wait for its reset at `close`, is told not to."""
-        lib.kvd_vfio_give_up(self._opened())
+    def close(self, *, dead: bool = False) -> None:
+        """Let go of the device; the only call that a gone one still takes. `dead`: nobody waits for its reset."""
+        if self._handle is None:
+            return
+        handle, self._handle = self._handle, None
+        with without_reset(Sysfs(), self._slot) if dead and self._slot else contextlib.nullcontext():
+            lib.kvd_vfio_close(handle)
 
-    def close(self) -> None:
-        """Let go of the device; the only call that a gone one still takes."""
-        if self._handle is not None:
-            lib.kvd_vfio_close(self._handle)
-            self._handle = None
+
+@contextlib.contextmanager
+def without_reset(sysfs: Sysfs, slot: str) -> Iterator[None]:
+    """Keep the kernel from resetting a device as it is closed: it waits a minute and more for one that is dead."""
+    method = sysfs.device(slot) / "reset_method"
+    before = None
+    with contextlib.suppress(OSError):  # an older kernel, or not ours to write: then it takes its time
+        before = sysfs.read(method)
+        sysfs.write(method, "\n")
+    try:
+        yield
+    finally:
+        if before:
+            with contextlib.suppress(OSError):
+                sysfs.write(method, before)

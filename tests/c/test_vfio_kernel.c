@@ -2,7 +2,6 @@
 #include <errno.h>
 #include <setjmp.h>
 #include <stdarg.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -195,39 +194,6 @@ static void test_removed(void **state)
 	assert_int_equal(fake_open(), 0);
 }
 
-/* Of one that is gone the kernel waits for no reset at close; what it may do afterwards is as before. */
-static void test_given_up(void **state)
-{
-	static const char *const methods[] = {"flr bus\n", "\n", ""};
-	uint32_t value;
-	kvd_vfio *vfio;
-
-	(void)state;
-	fake_reset();
-	vfio = open_it();
-	kvd_vfio_close(vfio);
-	assert_true(fake.reset_at_close);
-	for (uint32_t i = 0; i < 3; i++) {
-		fake_reset();
-		vfio = open_it();
-		snprintf(fake.reset_method, sizeof(fake.reset_method), "%s", methods[i]);
-		kvd_vfio_give_up(vfio);
-		assert_true(kvd_vfio_is_gone(vfio));
-		assert_int_equal(kvd_vfio_read(vfio, KVD_VFIO_CONFIG, 0, &value, 4), -ENODEV);
-		kvd_vfio_close(vfio);
-		assert_true(fake.reset_at_close == (i == 2));
-		assert_string_equal(fake.reset_method, methods[i]);
-		assert_int_equal(fake_open(), 0);
-	}
-	fake_reset();
-	vfio = open_it();
-	fake.open_error[FAKE_RESET_METHOD - FAKE_GROUP] = -EACCES;
-	kvd_vfio_give_up(vfio);
-	kvd_vfio_close(vfio);
-	assert_true(fake.reset_at_close);
-	assert_int_equal(fake_open(), 0);
-}
-
 static void test_iommufd(void **state)
 {
 	struct kvd_vfio_info info;
@@ -284,7 +250,6 @@ int main(void)
 		cmocka_unit_test(test_info),    cmocka_unit_test(test_info_old),        cmocka_unit_test(test_dma),
 		cmocka_unit_test(test_access),  cmocka_unit_test(test_irqs_and_reset),  cmocka_unit_test(test_removed),
 		cmocka_unit_test(test_iommufd), cmocka_unit_test(test_iommufd_falls_back),
-		cmocka_unit_test(test_given_up),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -24,7 +24,6 @@ void fake_reset(void)
 		.n_ranges = 3,
 		.ranges = {{0, 0xfedfffff}, {0xfef00000, 0x7fffffffff}, {0x9000000000, 0x9000000fff}},
 		.available = FAKE_MAPPINGS,
-		.reset_method = "flr bus\n",
 		.locked_bytes_max = UINT64_MAX,
 	};
 	memcpy(fake.config, "\x36\x12\xe8\x11\x00\x00\x10\x00\x10\x00\xff\x00", 12);
@@ -64,8 +63,6 @@ int kvd_vfio_sys_open(const char *path)
 		return open_one(FAKE_CONTAINER);
 	if (!strcmp(path, "/dev/vfio/noiommu-12"))
 		return fake.without_iommu ? open_one(FAKE_NO_IOMMU) : -ENOENT;
-	if (!strcmp(path, "/sys/bus/pci/devices/" FAKE_SLOT "/reset_method"))
-		return fake.reset_method[0] ? open_one(FAKE_RESET_METHOD) : -ENOENT;
 	if (!strcmp(path, "/dev/iommu"))
 		return fake.node ? open_one(FAKE_IOMMU) : -ENOENT;
 	return -ENOENT;
@@ -76,9 +73,7 @@ void kvd_vfio_sys_close(int fd)
 	assert(fd >= FAKE_GROUP && fd < FAKE_FD_END && fake.is_open[fd - FAKE_GROUP]);
 	fake.is_open[fd - FAKE_GROUP] = false;
 	/* The device is closed before what it belongs to. */
-	assert(fd == FAKE_DEVICE || fd == FAKE_RESET_METHOD || !fake.is_open[FAKE_DEVICE - FAKE_GROUP]);
-	if (fd == FAKE_DEVICE)
-		fake.reset_at_close = strcmp(fake.reset_method, "\n") != 0;
+	assert(fd == FAKE_DEVICE || !fake.is_open[FAKE_DEVICE - FAKE_GROUP]);
 	if (fd == FAKE_GROUP)
 		fake.contained = false;
 	if (fd == FAKE_CONTAINER || fd == FAKE_IOMMU)
@@ -308,8 +303,6 @@ static size_t part_of(size_t bytes)
 
 ssize_t kvd_vfio_sys_pread(int fd, void *data, size_t bytes, uint64_t offset)
 {
-	if (fd == FAKE_RESET_METHOD)
-		return snprintf(data, bytes, "%s", fake.reset_method);
 	assert(fd == FAKE_DEVICE || fd == FAKE_NODE);
 	if (fake.removed)
 		memset(data, 0xff, part_of(bytes));
@@ -320,8 +313,6 @@ ssize_t kvd_vfio_sys_pread(int fd, void *data, size_t bytes, uint64_t offset)
 
 ssize_t kvd_vfio_sys_pwrite(int fd, const void *data, size_t bytes, uint64_t offset)
 {
-	if (fd == FAKE_RESET_METHOD)
-		return snprintf(fake.reset_method, sizeof(fake.reset_method), "%.*s", (int)bytes, (const char *)data);
 	assert(fd == FAKE_DEVICE || fd == FAKE_NODE);
 	if (fake.removed)
 		return -ENODEV;

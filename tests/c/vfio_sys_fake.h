@@ -15,10 +15,7 @@ enum {
 };
 
 /* Descriptors. */
-enum fake_fd {
-	FAKE_GROUP = 1000, FAKE_CONTAINER, FAKE_IOMMU, FAKE_NODE, FAKE_DEVICE, FAKE_NO_IOMMU, FAKE_RESET_METHOD,
-	FAKE_FD_END,
-};
+enum fake_fd { FAKE_GROUP = 1000, FAKE_CONTAINER, FAKE_IOMMU, FAKE_NODE, FAKE_DEVICE, FAKE_NO_IOMMU, FAKE_FD_END };
 
 struct fake_kernel {
 	/* sysfs; NULL: no such link */
@@ -26,7 +23,6 @@ struct fake_kernel {
 	const char *group;
 	const char *driver;
 	const char *node; /* the device's own; with iommufd */
-	char reset_method[32]; /* empty: the kernel has no such file */
 	/* Of open(2), by descriptor, negative. */
 	int open_error[FAKE_FD_END - FAKE_GROUP];
 	/* One ioctl is refused. */
@@ -61,7 +57,6 @@ struct fake_kernel {
 	bool removed; /* the device answers nothing any more */
 	uint32_t bytes_at_once; /* of pread and pwrite; 0: all */
 	uint32_t resets;
-	bool reset_at_close; /* the kernel did, as it had a method */
 	uint32_t irq_calls;
 	uint32_t irq_flags;
 	uint32_t irq_first, irq_count;

@@ -72,7 +72,7 @@ class FakeCard(Transport):
 
     def __init__(self, script: Script) -> None:
         self.script = script
-        self.closed = False
+        self.closed = self.closed_as_dead = False
         self.quiesced = False
         self._wrong = script.openings.pop(0) if script.openings else ""
         self._registers = bytearray(BAR0_BYTES)
@@ -157,10 +157,8 @@ class FakeCard(Transport):
     def is_gone(self) -> bool:
         return self._gone
 
-    def give_up(self) -> None:
-        self._gone = True
-
-    def close(self) -> None:
+    def close(self, *, dead: bool = False) -> None:
+        self.closed_as_dead = dead
         if self.closed:
             return
         self.closed = True
@@ -228,6 +226,9 @@ class FakeCard(Transport):
             self._status(fault=True)
             return
         self._engine = out[0]
+        for tier in list(abi.Tier)[1:]:
+            at, length = (self._get(start + 8 * tier) for start in (abi.BAR0_TIER_ADDRESS_AT, abi.BAR0_TIER_BYTES_AT))
+            lib.kvd_engine_tier_memory(self._engine, tier, at, length)
         self._depth = self._get(abi.BAR0_QUEUE_AT + abi.BAR0_QUEUE_DEPTH_AT, 4)
         self._sq = self._view(abi.BAR0_QUEUE_SQ_ADDRESS_AT, abi.CMD.size)
         self._cq = self._view(abi.BAR0_QUEUE_CQ_ADDRESS_AT, abi.CPL.size)

@@ -76,6 +76,9 @@ class FakeSysfs(Sysfs):
             code = self.refuse[path.name]
             raise OSError(code, os.strerror(code), str(path))
         super().write(path, text)
+        os.truncate(
+            path, len(text)
+        )  # an attribute holds what was written last, a file would hold what is behind it too
         if path.parent.parent == self.sys / "bus/pci/drivers":
             self._driver_file(path.parent.name, path.name, text)
         elif path.name == "drivers_probe":

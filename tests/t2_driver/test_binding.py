@@ -10,6 +10,7 @@ import pytest
 from kvdriver.binding import Binder, BindingError, Refusal
 from kvdriver.discovery import Neighbour, cards, find
 from kvdriver.sysfs import Sysfs
+from kvdriver.vfio import without_reset
 from support.fake_sysfs import NIC, FakeSysfs
 
 if TYPE_CHECKING:
@@ -206,6 +207,20 @@ def test_state_folder_that_can_not_be_made(machine: FakeSysfs) -> None:
 def test_memlock_of_this_process() -> None:
     limit_bytes = Sysfs().memlock_bytes()
     assert limit_bytes is None or limit_bytes > 0
+
+
+def test_dead_device_is_closed_without_its_reset(machine: FakeSysfs) -> None:
+    machine.add(SLOT, driver="vfio-pci")
+    method = machine.device(SLOT) / "reset_method"
+    with without_reset(machine, SLOT):  # a kernel that has no such thing
+        assert not method.exists()
+    method.write_text("flr bus\n")
+    with without_reset(machine, SLOT):
+        assert machine.read(method) == ""
+    assert machine.read(method) == "flr bus"
+    machine.refuse["reset_method"] = errno.EACCES
+    with without_reset(machine, SLOT):
+        assert machine.read(method) == "flr bus"
 
 
 def test_find_says_none(machine: FakeSysfs) -> None:

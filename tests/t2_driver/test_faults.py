@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -11,15 +13,19 @@ from kvdriver import (
     CardDevice,
     DeviceFault,
     FaultKind,
+    Gather,
     Map,
     MapRun,
     ResilientDevice,
+    Scatter,
     SessionCreate,
     Status,
     Tier,
+    Transfer,
     Translate,
 )
 from kvdriver.card import Card
+from kvdriver.memory import SharedMemory
 from kvdriver.tables import Tables
 from support.fake_card import FakeCard, Script, Trick
 from t2_driver.conformance.test_model import CAPACITY, Player
@@ -73,6 +79,9 @@ NAMED = {
     Trick.DEAF: FaultKind.TIMEOUT,
 }
 
+DEAD = {Trick.ALL_ONES, Trick.DEAD_BAR, Trick.DIE_BEFORE, Trick.DIE_AFTER, Trick.DEAF}
+"""After which nothing is asked of the card any more, and nobody waits for its reset."""
+
 
 @pytest.mark.parametrize("at", [0, 1, AT, AT + 1, AT + 37])
 @pytest.mark.parametrize("trick", NAMED, ids=lambda trick: trick.name.lower())
@@ -94,6 +103,7 @@ async def test_fault_loses_nothing(trick: Trick, at: int, claim_log: Callable[[s
         assert state.reason
         assert state.losses == ()
         assert bench.cards[0].closed
+        assert bench.cards[0].closed_as_dead == (trick in DEAD)
         assert await device.check() == []
         await player.play(10)
         await player.compare_all()
@@ -105,6 +115,50 @@ async def test_fault_loses_nothing(trick: Trick, at: int, claim_log: Callable[[s
         assert await device.check() == []
         nursery.cancel_scope.cancel()
     device.close()
+
+
+@pytest.mark.parametrize(
+    "trick", [Trick.DIE_BEFORE, Trick.DIE_AFTER, Trick.RESET], ids=lambda trick: trick.name.lower()
+)
+@pytest.mark.parametrize("at", range(2, 6))
+async def test_bytes_that_were_on_their_way(trick: Trick, at: int, claim_log: Callable[[str], None]) -> None:
+    """What a card was to move is moved by another, which knows the memory by other addresses."""
+    claim_log("the engine goes on in process")
+    claim_log("the card begins anew")
+    bench = Bench(Script(tricks={at: trick}))
+    device = await bench.open()
+    tier, host = SharedMemory("kvd-tier", 2 << 20), SharedMemory("kvd-host", 2 << 20)
+    for memory in (tier, host):
+        await device.map_memory(memory)
+    await device.tier_memory(Tier.DDR, tier)
+    session = (await device.run(SessionCreate(key=1))).value
+    runs = (MapRun(first_page=0, count=4, blocks=16),)
+    await device.run(Map(session=session, slot=0, tier=Tier.DDR, runs=runs))
+    sent = random.Random(at).randbytes(100_000)
+    host.view[: len(sent)] = sent
+    batch: list[Command] = []
+    for place in range(2):
+        there = Transfer(host=host.address, host_bytes=len(sent), page_offset=place * 70_000)
+        back = replace(there, host=host.address + (1 + place) * 300_000)
+        batch += [
+            Scatter(session=session, slot=0, count=4, transfer=there),
+            Gather(session=session, slot=0, count=4, transfer=back),
+        ]
+    assert [each.value for each in await device.submit(batch)] == [len(sent)] * 4
+    for place in range(2):
+        assert host.view[(1 + place) * 300_000 :][: len(sent)] == sent
+    assert sum(device.state.faults.values()) == 1
+    assert device.state.degraded == (trick is not Trick.RESET)
+    if device.state.degraded:
+        await device.take_back()
+        host.view[300_000:1_000_000] = bytes(700_000)
+        assert [each.value for each in await device.submit(batch)] == [len(sent)] * 4
+        assert host.view[600_000:][: len(sent)] == sent
+    for memory in (tier, host):
+        await device.unmap_memory(memory)
+    device.close()
+    for memory in (tier, host):
+        memory.close()
 
 
 async def test_reset_in_the_middle_of_a_batch_is_replayed_on_the_card(claim_log: Callable[[str], None]) -> None:
