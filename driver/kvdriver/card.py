@@ -230,9 +230,11 @@ class Card:
         hung_up = self.dead = gone or self.transport.is_gone()
         cut_off = hung_up and not self.silent
         if not hung_up:
-            with contextlib.suppress(DeviceFault):
+            try:
                 self.registers.quiesce()
                 self.registers.reset()
+            except DeviceFault as fault:
+                self.dead = fault.kind is FaultKind.GONE  # nobody had noticed yet
             with contextlib.suppress(OSError):
                 self.space.unmap(self._tables)
                 self.space.unmap(self._memory)

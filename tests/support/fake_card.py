@@ -157,6 +157,10 @@ class FakeCard(Transport):
     def is_gone(self) -> bool:
         return self._gone
 
+    def vanish(self) -> None:
+        """Be gone, without a word."""
+        self._ones = True
+
     def close(self, *, dead: bool = False) -> None:
         self.closed_as_dead = dead
         if self.closed:

@@ -83,6 +83,16 @@ DEAD = {Trick.ALL_ONES, Trick.DEAD_BAR, Trick.DIE_BEFORE, Trick.DIE_AFTER, Trick
 """After which nothing is asked of the card any more, and nobody waits for its reset."""
 
 
+@pytest.mark.parametrize("gone", [False, True])
+async def test_death_that_only_the_close_notices(gone: bool) -> None:
+    bench = Bench(Script())
+    device = await bench.open()
+    if gone:
+        bench.cards[0].vanish()
+    device.close()
+    assert bench.cards[0].closed_as_dead == gone
+
+
 @pytest.mark.parametrize("at", [0, 1, AT, AT + 1, AT + 37])
 @pytest.mark.parametrize("trick", NAMED, ids=lambda trick: trick.name.lower())
 async def test_fault_loses_nothing(trick: Trick, at: int, claim_log: Callable[[str], None]) -> None:
