@@ -51,8 +51,7 @@ install: build/dist/.wheel ## install to prefix=/usr/local (DESTDIR, bindir, uni
 	done
 	rm "$(stage)/share/completion"
 	[ -e "$(conf)" ] || install -m 0644 "$(stage)/share/kvd.toml" "$(conf)"
-	ln -sfn "$(pkgdir)/bin/kvd" "$(DESTDIR)$(bindir)/kvd"
-	ln -sfn "$(pkgdir)/bin/kvctl" "$(DESTDIR)$(bindir)/kvctl"
+	for name in kvd kvctl kvd-card; do ln -sfn "$(pkgdir)/bin/$$name" "$(DESTDIR)$(bindir)/$$name" || exit 1; done
 	sed 's|@bindir@|$(bindir)|g' systemd/kvd.service >"$(stage)/share/kvd.service"
 	install -D -m 0644 "$(stage)/share/kvd.service" "$(DESTDIR)$(unitdir)/kvd.service"
 	install -D -m 0644 systemd/kvd.sysusers "$(DESTDIR)$(sysusersdir)/kvd.conf"
@@ -65,7 +64,7 @@ uninstall: ## remove what install put; keep a kvd.toml that was edited
 	if cmp -s "$(stage)/share/kvd.toml" "$(conf)"; then rm -f "$(conf)"; \
 		elif [ -e "$(conf)" ]; then echo "kvd: keeping $(conf): it was edited" >&2; fi
 	rmdir --ignore-fail-on-non-empty "$(dir $(conf))" 2>/dev/null || true
-	for name in kvd kvctl; do \
+	for name in kvd kvctl kvd-card; do \
 		link="$(DESTDIR)$(bindir)/$$name"; \
 		[ "$$(readlink "$$link")" != "$(pkgdir)/bin/$$name" ] || rm -f "$$link"; \
 	done

@@ -67,6 +67,8 @@ bool kvd_check_shares_met(struct kvd_check *check, uint64_t pte)
 		check->tiers[key.tier].pages++;
 		check->tiers[key.tier].blocks += kvd_pte_blocks(pte);
 	}
+	if (!check->shares_count)
+		return fresh;
 	/* Walks are in order of tier and frame, so the copy is sorted. */
 	share = bsearch(&key, check->shares, check->shares_count, sizeof(key), compare);
 	if (share)

@@ -20,15 +20,6 @@ uint64_t kvd_check_frames_high(const struct kvd_engine *engine, uint32_t tier)
 	return high < total ? high : total;
 }
 
-bool kvd_check_mark(uint64_t *bits, uint64_t at)
-{
-	uint64_t mask = 1ull << (at % WORD_BITS);
-	bool fresh = !(bits[at / WORD_BITS] & mask);
-
-	bits[at / WORD_BITS] |= mask;
-	return fresh;
-}
-
 bool kvd_check_node(struct kvd_check *check, uint64_t node, uint32_t node_class)
 {
 	uint64_t first = node - check->engine->unit_first;

@@ -278,7 +278,14 @@ void kvd_check_fault(struct kvd_check *check, const char *format, ...) __attribu
 uint64_t kvd_check_units(const struct kvd_engine *engine);
 uint64_t kvd_check_frames_high(const struct kvd_engine *engine, uint32_t tier);
 /* Set a bit; false: it was set already. */
-bool kvd_check_mark(uint64_t *bits, uint64_t at);
+static inline bool kvd_check_mark(uint64_t *bits, uint64_t at)
+{
+	uint64_t mask = 1ull << (at % 64);
+	bool fresh = !(bits[at / 64] & mask);
+
+	bits[at / 64] |= mask;
+	return fresh;
+}
 /* Follow the tables of one session into `check->session`; true: they could be followed. */
 bool kvd_check_slots(struct kvd_check *check, const struct kvd_session *session, uint64_t handle);
 /* Follow the tables of shared frames. */

@@ -157,24 +157,26 @@ int kvd_card_dma_map(struct kvd_card *card, const struct kvd_card_request *reque
 	return 0;
 }
 
-/* The maps that lie in a range, as [first, end) of the list. */
+/* The maps that lie in a range, as [first, end) of the list. A range may end with the last address there is. */
 static int find_range(const struct kvd_card_dma *dma, uint64_t iova, uint64_t bytes, uint32_t *first, uint32_t *end)
 {
-	if (!bytes || bytes > UINT64_MAX - iova)
+	uint64_t last = iova + (bytes - 1);
+
+	if (!bytes || last < iova)
 		return -EINVAL;
 	*first = lower_bound(dma, iova);
-	for (*end = *first; *end < dma->count && dma->maps[*end].iova < iova + bytes; (*end)++) {
+	for (*end = *first; *end < dma->count && dma->maps[*end].iova <= last; (*end)++) {
 		const struct kvd_card_map *map = &dma->maps[*end];
 
-		if (map->iova < iova || map->iova + map->bytes > iova + bytes)
+		if (map->iova < iova || map->iova + (map->bytes - 1) > last)
 			return -EINVAL;
 	}
-	return *first == *end ? -ENOENT : 0;
+	return 0;
 }
 
 /*
- * The specification wants exactly what one DMA_MAP mapped. QEMU's virtual IOMMU invalidates larger ranges, as the
- * kernel's VFIO allows it: so a range may hold several maps, but it must not cut one.
+ * The specification wants exactly what one DMA_MAP mapped. QEMU's virtual IOMMU invalidates larger ranges, and such
+ * where nothing is mapped, as the kernel's VFIO allows it: so a range may hold any number of maps, but cuts none.
  */
 static int unmap_range(struct kvd_card *card, uint64_t iova, uint64_t bytes)
 {
@@ -182,7 +184,7 @@ static int unmap_range(struct kvd_card *card, uint64_t iova, uint64_t bytes)
 	uint32_t first, end;
 	int err = find_range(dma, iova, bytes, &first, &end);
 
-	if (err)
+	if (err || first == end)
 		return err;
 	/* All that is within the range, and only that, goes; what lies between its maps is covered already. */
 	iova = dma->maps[first].iova;
@@ -208,7 +210,7 @@ int kvd_card_dma_unmap(struct kvd_card *card, const struct kvd_card_request *req
 		err = unmap_range(card, in.iova, in.bytes);
 	else if (in.iova || in.bytes)
 		err = -EINVAL;
-	else if (card->dma.count)
+	else
 		err = unmap_range(card, 0, card->dma.window_bytes);
 	if (err)
 		return err;

@@ -7,7 +7,8 @@
 enum {
 	CALLS = 100000,
 	BATCH = 256,
-	BATCHES = 8000,
+	WINDOW = 64,   /* batches */
+	WINDOWS = 100,
 	IDLE_MS = 1000,
 };
 
@@ -37,25 +38,25 @@ static void round_trips(struct client *client, const char *name, const struct kv
 
 static void batches(struct client *client, const char *name, const struct kvd_abi_cmd *cmd)
 {
-	uint64_t *took_ns = malloc(BATCHES * sizeof(*took_ns)), start_ns = client_now_ns(), last_ns = start_ns;
+	uint64_t took_ns[WINDOWS], start_ns = client_now_ns(), last_ns = start_ns;
 	struct kvd_abi_cpl cpl;
 
-	/* Two batches are under way at any time. */
-	for (int i = 0; i < BATCHES + 1; i++) {
-		for (int j = 0; j < BATCH && i < BATCHES; j++)
+	/* Two batches are under way at any time: few of what a window holds, so what it took is what both sides needed. */
+	for (int i = 0; i < WINDOWS * WINDOW + 1; i++) {
+		for (int j = 0; j < BATCH && i < WINDOWS * WINDOW; j++)
 			client_put(client, cmd);
 		client_ring(client);
 		for (int j = 0; j < BATCH && i; j++)
 			assert_true(client_take(client, &cpl, CLIENT_DEADLINE_MS));
-		if (i)
-			took_ns[i - 1] = client_now_ns() - last_ns;
-		last_ns = client_now_ns();
+		if (i && i % WINDOW == 0) {
+			took_ns[i / WINDOW - 1] = client_now_ns() - last_ns;
+			last_ns = client_now_ns();
+		}
 	}
-	/* The median is what two processors of one's own give; the whole is what this machine gave. */
-	qsort(took_ns, BATCHES, sizeof(*took_ns), by_value);
-	printf("batched, %s: median %.2f M commands/s, over all %.2f M commands/s\n", name,
-	       BATCH * 1e3 / (double)took_ns[BATCHES / 2], (double)BATCH * BATCHES * 1e3 / (double)(last_ns - start_ns));
-	free(took_ns);
+	qsort(took_ns, WINDOWS, sizeof(*took_ns), by_value);
+	printf("batched, %s: best %.2f, median %.2f, over all %.2f M commands/s\n", name,
+	       BATCH * WINDOW * 1e3 / (double)took_ns[0], BATCH * WINDOW * 1e3 / (double)took_ns[WINDOWS / 2],
+	       (double)BATCH * WINDOW * WINDOWS * 1e3 / (double)(last_ns - start_ns));
 }
 
 static double cpu_ms(pid_t pid)

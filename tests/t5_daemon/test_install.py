@@ -69,6 +69,11 @@ def test_commands_point_to_their_final_place(installed, name):
     assert script.splitlines()[0] == f"#!/{PACKAGE}/bin/python"
 
 
+def test_the_card_model_points_to_its_final_place(installed):
+    assert (installed / BIN / "kvd-card").readlink() == Path("/") / PACKAGE / "bin" / "kvd-card"
+    assert run(installed / PACKAGE / "bin" / "kvd-card", "--help").stdout.startswith("usage: kvd-card")
+
+
 def test_nothing_that_is_installed_knows_of_the_stage_or_the_sources(installed):
     for name in files(installed):
         path = installed / name
@@ -141,7 +146,7 @@ def test_uninstall_removes_what_install_put_and_nothing_else(tmp_path):
         (stage / name).parent.mkdir(parents=True, exist_ok=True)
         (stage / name).write_text("not kvd's")
     make("install", stage)
-    assert {f"{BIN}/kvd", f"{BIN}/kvctl", UNIT, "etc/kvd/kvd.toml"} <= files(stage)
+    assert {f"{BIN}/kvd", f"{BIN}/kvctl", f"{BIN}/kvd-card", UNIT, "etc/kvd/kvd.toml"} <= files(stage)
     make("uninstall", stage)
     assert files(stage) == others
     make("uninstall", stage)
