@@ -10,6 +10,10 @@ from typing import Final
 
 CAP_IPC_LOCK: Final = 14
 """Who has it may lock any amount of memory."""
+COMMAND_AT: Final = 4
+STATUS_END: Final = 8
+"""Where in configuration space command and status are: never all ones, as some of their bits are reserved."""
+ONES32: Final = b"\xff" * 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +63,14 @@ class Sysfs:
             return path.read_text(encoding="ascii", errors="replace").strip()
         except (FileNotFoundError, NotADirectoryError):
             return None
+
+    def answers(self, slot: str) -> bool:
+        """Whether there is life in a slot: of a device that is gone the command and status registers read as all ones."""
+        try:
+            with (self.device(slot) / "config").open("rb", buffering=0) as file:
+                return file.read(STATUS_END)[COMMAND_AT:] != ONES32
+        except OSError:  # no such device, or not ours to read: who opens it is told why
+            return True
 
     def write(self, path: Path, text: str) -> None:
         """Write an attribute. Failures are `OSError`."""

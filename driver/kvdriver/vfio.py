@@ -55,6 +55,11 @@ class VfioTransport(Transport):
         DeviceFault
             `FaultKind.UNUSABLE`, with what is wrong and what mends it.
         """
+        if address.is_kernel and not Sysfs().answers(address.place):
+            # The kernel resets a device that is opened, and waits more than a minute for one that does not answer.
+            raise DeviceFault(
+                FaultKind.UNUSABLE, f"{address}: the card is gone: its configuration space reads as all ones"
+            )
         why = ffi.new("char[]", lib.KVD_VFIO_TEXT_BYTES)
         out = ffi.new("kvd_vfio **")
         opener = lib.kvd_vfio_open_kernel if address.is_kernel else lib.kvd_vfio_open_user

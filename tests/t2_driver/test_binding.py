@@ -223,5 +223,18 @@ def test_dead_device_is_closed_without_its_reset(machine: FakeSysfs) -> None:
         assert machine.read(method) == "flr bus"
 
 
+def test_slot_with_nobody_in_it(machine: FakeSysfs) -> None:
+    assert machine.answers(SLOT)  # who opens it is told that there is none
+    machine.add(SLOT, driver="vfio-pci")
+    config = machine.device(SLOT) / "config"
+    head = bytes.fromhex("3412766b")
+    config.write_bytes(head + bytes.fromhex("06041000") + bytes(248))
+    assert machine.answers(SLOT)
+    config.write_bytes(b"\xff" * 256)
+    assert not machine.answers(SLOT)
+    config.write_bytes(head + b"\xff" * 252)  # somebody on the way answers for it
+    assert not machine.answers(SLOT)
+
+
 def test_find_says_none(machine: FakeSysfs) -> None:
     assert find(machine, SLOT) is None
