@@ -102,6 +102,11 @@ class CardDevice(Device):
         return self._card
 
     @property
+    def failed(self) -> bool:
+        """Whether every submit raises `DeviceFault`, until a `restart`."""
+        return self._fault is not None
+
+    @property
     def capabilities(self) -> Capabilities:
         """What the device can do."""
         if self._card is None:

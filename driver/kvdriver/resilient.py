@@ -289,7 +289,7 @@ class ResilientDevice(Device):
         """Wait until a card fails that nobody is asking anything."""
         fault = await card.watch()
         async with self._lock:
-            if self._card is card:
+            if self._card is card and card.failed:  # and no submission met the fault first, and the card began anew
                 with trio.CancelScope(shield=True):
                     await self._fail(fault)
 
