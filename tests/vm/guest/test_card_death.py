@@ -63,8 +63,10 @@ async def test_nothing_is_lost_when_it_dies(claim_log: Callable[[str], None]):
     await player.compare_all()
     device.close()
     # And the slot can be given back all the same.
+    started_s = time.monotonic()
     assert card.kvctl("device", "unbind", where) == Exit.OK
     assert card.driver(where) == card.FORMER
+    assert time.monotonic() - started_s < FAIL_S_MAX
 
 
 def _command(player: Player, session: int) -> Command:
