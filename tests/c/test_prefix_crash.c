@@ -12,7 +12,12 @@
 #define CHAINS 8u
 #define BLOCKS 14u
 #define SESSIONS 3u
-#define COMMANDS 40u
+#define COMMANDS_FULL 40u /* so many fill the cramped tables */
+#ifdef __SANITIZE_THREAD__
+#define COMMANDS 4u /* there is one thread: nothing to find, and all that copying takes minutes */
+#else
+#define COMMANDS COMMANDS_FULL
+#endif
 #define DEATHS_MAX (1u << 20)
 #define SECOND_DEATH_EVERY 61u
 #define DEPTH_MAX 2u
@@ -171,7 +176,8 @@ static void run(uint64_t seed, uint64_t arena_bytes, uint32_t commands, bool cra
 		test.session[i] = session_new(test.engine, 10 + i);
 	for (uint32_t i = 0; i < commands; i++)
 		step(&refused);
-	assert_int_equal(refused > 0, cramped);
+	if (commands >= COMMANDS_FULL)
+		assert_int_equal(refused > 0, cramped);
 	for (uint32_t i = 0; i < DEPTH_MAX; i++)
 		free(test.copies[i]);
 	engine_end(test.engine);
