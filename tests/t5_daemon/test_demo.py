@@ -27,19 +27,19 @@ import sys
 sys.path.insert(0, {str(ROOT / "scripts")!r})
 import demo
 kind = sys.argv[1]
-sys.exit(demo.main(lambda slots: [sys.executable, {str(FAKE)!r}, str(slots), kind]))
+sys.exit(demo.main(lambda slots: [sys.executable, {str(FAKE)!r}, str(slots), kind], sys.argv[2:]))
 """
 
 
 class Demo:
     """A running demo with its output in a file."""
 
-    def __init__(self, scratch: Path, kind: str) -> None:
+    def __init__(self, scratch: Path, kind: str, *words: str) -> None:
         self.output = scratch / "output"
         self.hangs = scratch / "hangs"
         with self.output.open("wb") as output:
             self.process = subprocess.Popen(
-                [sys.executable, "-u", "-c", DRIVER, kind],
+                [sys.executable, "-u", "-c", DRIVER, kind, *words],
                 stdout=output,
                 stderr=output,
                 stdin=subprocess.DEVNULL,
@@ -66,9 +66,9 @@ class Demo:
 
 
 @pytest.fixture
-def run(scratch: Path) -> Callable[[str], Demo]:
+def run(scratch: Path) -> Callable[..., Demo]:
     need_fuse()
-    return lambda kind: Demo(scratch, kind)
+    return lambda kind, *words: Demo(scratch, kind, *words)
 
 
 def left_of(root: str) -> list[str]:
@@ -84,13 +84,14 @@ def left_of(root: str) -> list[str]:
     return found + [root] * Path(root).exists()
 
 
-def test_it_shows_that_each_restore_answers_the_same(run: Callable[[str], Demo]) -> None:
+def test_it_shows_that_each_restore_answers_the_same(run: Callable[..., Demo]) -> None:
     demo = run("honest")
     assert demo.ended() == 0, demo.text
     last = demo.text.splitlines()[-1]
     summary = json.loads(last.removeprefix("DEMO "))
     seconds = {"recompute_s", "restore_ddr_s", "restore_nvme_s", "restore_after_kill_s"}
-    assert set(summary) == seconds | {"identical", "ratio"}
+    assert set(summary) == seconds | {"identical", "ratio", "device", "engine"}
+    assert (summary["device"], summary["engine"]) == ("in-process", "ok")
     assert summary["identical"] is True
     for step in ("recompute, then save", "restore from DDR", "restore from NVMe", "restore after the kill"):
         assert len([line for line in demo.text.splitlines() if f" {step} " in line and "yes" in line]) == 1
@@ -98,7 +99,32 @@ def test_it_shows_that_each_restore_answers_the_same(run: Callable[[str], Demo])
     assert left_of(demo.root()) == []
 
 
-def test_another_answer_after_a_restore_fails_it(run: Callable[[str], Demo]) -> None:
+def test_on_a_card_that_is_killed_the_answers_are_the_same(run: Callable[..., Demo]) -> None:
+    demo = run("honest", "--card")
+    assert demo.ended() == 0, demo.text
+    summary = json.loads(demo.text.splitlines()[-1].removeprefix("DEMO "))
+    assert (summary["identical"], summary["device"], summary["engine"]) == (True, "vfio-user", "degraded")
+    engines = re.findall(r"engine: (\S+), (\w+)", demo.text)
+    assert engines == [("vfio-user", "ok")] * 2 + [("in-process", "degraded")] * 2
+    assert left_of(demo.root()) == []
+    assert not [path for path in Path("/proc").glob("[0-9]*/cmdline") if b"kvd-card-" in _words(path)]
+
+
+def _words(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except (FileNotFoundError, ProcessLookupError):
+        return b""
+
+
+def test_a_device_that_is_not_there_fails_it_in_one_sentence(run: Callable[..., Demo], tmp_path: Path) -> None:
+    demo = run("honest", "--device", f"vfio-user:{tmp_path}/nobody.sock")
+    assert demo.ended() == 1
+    assert "demo failed: the engine should be ok, but is degraded" in demo.text.splitlines()[-1]
+    assert left_of(demo.root()) == []
+
+
+def test_another_answer_after_a_restore_fails_it(run: Callable[..., Demo]) -> None:
     demo = run("liar")
     assert demo.ended() == 1
     summary = json.loads(demo.text.splitlines()[-1].removeprefix("DEMO "))
@@ -107,7 +133,7 @@ def test_another_answer_after_a_restore_fails_it(run: Callable[[str], Demo]) -> 
     assert left_of(demo.root()) == []
 
 
-def test_a_server_that_does_not_start_fails_it_in_one_sentence(run: Callable[[str], Demo]) -> None:
+def test_a_server_that_does_not_start_fails_it_in_one_sentence(run: Callable[..., Demo]) -> None:
     demo = run("absent")
     assert demo.ended() == 1
     assert demo.text.splitlines()[-1] == "demo failed: the model server did not start (status 3)"
@@ -116,7 +142,7 @@ def test_a_server_that_does_not_start_fails_it_in_one_sentence(run: Callable[[st
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda number: number.name)
 @pytest.mark.parametrize("moment", ["kvd serves", "1. ", "3. ", "4. "])
-def test_ctrl_c_leaves_nothing(run: Callable[[str], Demo], moment: str, number: signal.Signals) -> None:
+def test_ctrl_c_leaves_nothing(run: Callable[..., Demo], moment: str, number: signal.Signals) -> None:
     demo = run("honest")
     demo.wait_for(moment)
     demo.process.send_signal(number)
@@ -126,7 +152,7 @@ def test_ctrl_c_leaves_nothing(run: Callable[[str], Demo], moment: str, number: 
     assert left_of(demo.root()) == []
 
 
-def test_ctrl_c_twice_in_the_middle_of_an_answer_leaves_nothing(run: Callable[[str], Demo]) -> None:
+def test_ctrl_c_twice_in_the_middle_of_an_answer_leaves_nothing(run: Callable[..., Demo]) -> None:
     demo = run("hanging")
     until(demo.hangs.exists, "an answer that does not come")
     for _ in range(2):
