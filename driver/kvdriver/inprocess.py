@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from kvdriver._engine import ffi, lib
@@ -41,6 +42,50 @@ def _raise_errno(result: int, what: str) -> None:
     """Turn 0 or -errno into nothing or an `OSError`."""
     if result < 0:
         raise OSError(-result, f"{what}: {os.strerror(-result)}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recovery:
+    """What a repair of tables did.
+
+    Attributes
+    ----------
+    losses
+        What could not be repaired and was given up, a sentence each.
+    finished, undone
+        Whether the command at which the last one died was brought to its end, or taken back.
+    """
+
+    losses: tuple[str, ...]
+    finished: bool
+    undone: bool
+
+
+def check_tables(engine: Any) -> list[str]:
+    """Check the tables of a C engine against each other; one sentence for each fault found."""
+    text = ffi.new("char[]", _CHECK_TEXT_BYTES)
+    count = lib.kvd_engine_check(engine, text, _CHECK_TEXT_BYTES)
+    faults: list[str] = ffi.string(text).decode().splitlines()
+    if count > len(faults):
+        faults.append(f"and {count - len(faults)} more faults")
+    return faults
+
+
+def recover_tables(engine: Any) -> Recovery:
+    """Repair the tables of a C engine that nobody else uses.
+
+    Raises
+    ------
+    OSError
+        If they can't be repaired.
+    """
+    text = ffi.new("char[]", _CHECK_TEXT_BYTES)
+    result = ffi.new("struct kvd_engine_recovery *", {"text": text, "text_bytes": _CHECK_TEXT_BYTES})
+    _raise_errno(lib.kvd_engine_recover(engine, result), "repair of the engine's tables")
+    losses: list[str] = ffi.string(text).decode().splitlines()
+    if result.losses_count > len(losses):
+        losses.append(f"and {result.losses_count - len(losses)} more losses")
+    return Recovery(losses=tuple(losses), finished=bool(result.finished), undone=bool(result.undone))
 
 
 async def run(device: Device, command: Command) -> Completion:
@@ -248,13 +293,7 @@ class InProcessDevice(Device):
 
     async def check(self) -> list[str]:
         """Check the tables against each other; one sentence for each fault found."""
-        engine = self._opened()
-        text = ffi.new("char[]", _CHECK_TEXT_BYTES)
-        count = lib.kvd_engine_check(engine, text, _CHECK_TEXT_BYTES)
-        faults: list[str] = ffi.string(text).decode().splitlines()
-        if count > len(faults):
-            faults.append(f"and {count - len(faults)} more faults")
-        return faults
+        return check_tables(self._opened())
 
     async def reset(self) -> None:
         """Drop every session and page; capacities stay."""
@@ -302,13 +341,7 @@ class InProcessDevice(Device):
         engine = self._opened()
         if not lib.kvd_engine_return(engine):
             return []
-        text = ffi.new("char[]", _CHECK_TEXT_BYTES)
-        result = ffi.new("struct kvd_engine_recovery *", {"text": text, "text_bytes": _CHECK_TEXT_BYTES})
-        _raise_errno(lib.kvd_engine_recover(engine, result), "repair of the engine's tables")
-        losses: list[str] = ffi.string(text).decode().splitlines()
-        if result.losses_count > len(losses):
-            losses.append(f"and {result.losses_count - len(losses)} more losses")
-        return losses
+        return list(recover_tables(engine).losses)
 
     def sequence(self) -> int:
         """Return how many commands were executed since the tables were made, here or by a card."""
