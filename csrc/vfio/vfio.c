@@ -49,6 +49,11 @@ void kvd_vfio_begin(struct kvd_vfio *vfio)
 	vfio->until_ns = kvd_vfio_now_ns() + (uint64_t)vfio->deadline_ms * KVD_VFIO_NS_PER_MS;
 }
 
+void kvd_vfio_deadline(kvd_vfio *vfio, uint32_t deadline_ms)
+{
+	vfio->deadline_ms = deadline_ms;
+}
+
 /* Take note when an operation has lost the device. */
 static int settle(struct kvd_vfio *vfio, int err)
 {

@@ -69,6 +69,8 @@ int kvd_vfio_open_kernel(const char *slot, uint32_t deadline_ms, char *why, kvd_
 int kvd_vfio_open_user(const char *socket_path, uint32_t deadline_ms, char *why, kvd_vfio **out);
 /* Both switch memory space and bus mastering on. Closing switches the latter off and takes every DMA mapping back. */
 void kvd_vfio_close(kvd_vfio *vfio);
+/* What each call from now on may wait for another process, instead of what was given at open. */
+void kvd_vfio_deadline(kvd_vfio *vfio, uint32_t deadline_ms);
 
 void kvd_vfio_info(const kvd_vfio *vfio, struct kvd_vfio_info *out);
 /* A descriptor that gets readable when the device goes (vfio-user: the socket), or -1. Owned by the handle. */

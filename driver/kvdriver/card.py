@@ -14,10 +14,12 @@ from kvdriver import abi
 from kvdriver._vfio import ffi, lib
 from kvdriver.faults import DeviceFault, FaultKind
 from kvdriver.memory import AddressSpace, Scratch, SharedMemory
-from kvdriver.registers import Registers, fault_of
-from kvdriver.transport import Interrupt, Region
+from kvdriver.registers import READY_S_MAX, Registers, fault_of
+from kvdriver.transport import CALL_S_MAX, Interrupt, Region
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from kvdriver.abi import Tier
     from kvdriver.device import Mappable
     from kvdriver.registers import CardDescription
@@ -52,10 +54,11 @@ def ring_fault(result: int) -> DeviceFault:
 class Card:
     """See above. Make one with `open`; every call but `close` may raise `DeviceFault`."""
 
-    def __init__(self, transport: Transport, tables: Mappable) -> None:
+    def __init__(self, transport: Transport) -> None:
         self.transport = transport
         self.registers = Registers(transport)
-        self._tables = tables
+        self._tables: Mappable | None = None
+        self._tables_at = 0
         self._tiers: dict[Tier, Mappable] = {}
         self._undo = contextlib.ExitStack()
         self.silent = False
@@ -64,19 +67,21 @@ class Card:
         """It does not answer any more: closing it waits for nothing."""
 
     @classmethod
-    def open(cls, transport: Transport, tables: Mappable, *, depth: int = DEPTH) -> Self:
-        """Set the card up and let it take commands on `tables`, which nobody else works on. On failure it is closed.
+    def prepare(cls, transport: Transport, *, depth: int = DEPTH) -> Self:
+        """Do all that can be done without the tables: the card is reset, and has its rings and interrupts.
+
+        On failure it is closed.
 
         Raises
         ------
         DeviceFault
             If it is no card that this driver can use, or it fails on the way.
         """
-        card = cls(transport, tables)
+        card = cls(transport)
         card._undo.callback(lambda: transport.close(dead=card.dead))
         try:
             card._set_up(depth)
-            card.start()
+            card._arm()
         except OSError as error:
             card.close(gone=True)
             raise DeviceFault(FaultKind.UNUSABLE, f"the card can't be set up: {error.strerror or error}") from error
@@ -84,6 +89,72 @@ class Card:
             card.close(gone=True)
             raise
         return card
+
+    @classmethod
+    def open(cls, transport: Transport, tables: Mappable, *, depth: int = DEPTH) -> Self:
+        """Prepare a card and give it the tables, which nobody else works on. On failure it is closed."""
+        card = cls.prepare(transport, depth=depth)
+        try:
+            card.give(tables)
+        except BaseException:
+            card.close(gone=True)
+            raise
+        return card
+
+    def give(
+        self,
+        tables: Mappable,
+        *,
+        memories: Sequence[Mappable] = (),
+        tiers: Mapping[Tier, Mappable] | None = None,
+        within_s: float = READY_S_MAX,
+    ) -> None:
+        """Let a prepared card take commands on tables that nobody else works on. What fails is for the caller to close.
+
+        Parameters
+        ----------
+        tables
+            The tables.
+        memories
+            What commands may name besides.
+        tiers
+            Those of `memories` that hold frames.
+        within_s
+            What one answer of the card may take, and its start.
+        """
+        self._check_size(tables)
+        self.transport.deadline(within_s)
+        try:
+            self._tables_at = self.space.map(tables)
+            self._tables = tables
+            for memory in memories:
+                self.space.map(memory)
+        except TimeoutError as error:
+            raise fault_of(error, "mapping of the tables") from error
+        except OSError as error:
+            raise DeviceFault(
+                FaultKind.UNUSABLE, f"the card can't reach the memory: {error.strerror or error}"
+            ) from error
+        self._tiers = dict(tiers or {})
+        self._begin(within_s)
+        self.transport.deadline(CALL_S_MAX)
+
+    def withdraw(self) -> bool:
+        """Take the tables back from a card that could not begin on them; it is still to be closed. Raises nothing.
+
+        Returns
+        -------
+        bool
+            As `close`.
+        """
+        tables, self._tables = self._tables, None
+        if tables is None:
+            return True
+        try:
+            self.space.unmap(tables)
+        except OSError:
+            return self.transport.is_gone() and not self.silent
+        return True
 
     def __repr__(self) -> str:
         return f"<Card at {self.transport!r}>"
@@ -97,7 +168,6 @@ class Card:
         self._memory = SharedMemory("kvd-rings", REGION_BYTES)
         self._undo.callback(self._memory.close)
         self._rings_at = self.space.map(self._memory)
-        self._tables_at = self.space.map(self._tables)
         rings = lib.kvd_ring_bytes(self.depth)
         self.scratch = Scratch(self.space, self._memory.view[rings:], self._rings_at + rings)
         self._undo.callback(self.scratch.abandon)
@@ -122,14 +192,16 @@ class Card:
             raise DeviceFault(FaultKind.UNUSABLE, f"the card lacks operations that kvd needs: {', '.join(missing)}")
         if not self.description.queues or self.description.depth_max < lib.KVD_RING_DEPTH_MIN:
             raise DeviceFault(FaultKind.UNUSABLE, "the card has no queue")
-        bytes_max = self.description.tables_bytes_max
-        if bytes_max and self._tables.bytes > bytes_max:
-            raise DeviceFault(
-                FaultKind.UNUSABLE,
-                f"the tables have {self._tables.bytes >> 20} MiB, the card takes {bytes_max >> 20} MiB at most",
-            )
         if self.transport.info.region_bytes.get(Region.DOORBELLS, 0) < DOORBELLS_BYTES:
             raise DeviceFault(FaultKind.UNUSABLE, "the card has no doorbells in BAR2")
+
+    def _check_size(self, tables: Mappable) -> None:
+        bytes_max = self.description.tables_bytes_max
+        if bytes_max and tables.bytes > bytes_max:
+            raise DeviceFault(
+                FaultKind.UNUSABLE,
+                f"the tables have {tables.bytes >> 20} MiB, the card takes {bytes_max >> 20} MiB at most",
+            )
 
     def _make_ring(self, doorbells: int) -> Any:
         out = ffi.new("kvd_ring **")
@@ -148,19 +220,19 @@ class Card:
 
     def start(self) -> None:
         """Describe tables and queue to a card that is stopped, and let it begin anew."""
+        self._arm()
+        self._begin(READY_S_MAX)
+
+    def _arm(self) -> None:
+        """Describe the queue to a card that is stopped, and let it signal."""
         lib.kvd_ring_reset(self.ring)
         write64, write32 = self.registers.write64, self.registers.write32
         queue = abi.BAR0_QUEUE_AT + QUEUE * abi.BAR0_QUEUE_STRIDE
-        write64(abi.BAR0_TABLES_ADDRESS_AT, self._tables_at)
-        write64(abi.BAR0_TABLES_BYTES_AT, self._tables.bytes)
         write64(queue + abi.BAR0_QUEUE_SQ_ADDRESS_AT, self._rings_at)
         write64(queue + abi.BAR0_QUEUE_CQ_ADDRESS_AT, self._rings_at + lib.kvd_ring_cq_offset(self.depth))
         write32(queue + abi.BAR0_QUEUE_DEPTH_AT, self.depth)
         write32(queue + abi.BAR0_QUEUE_VECTOR_AT, VECTOR)
         write64(abi.BAR0_IRQ_MASK_AT, 0)
-        for tier, memory in self._tiers.items():
-            write64(abi.BAR0_TIER_ADDRESS_AT + tier * 8, self.space.of(memory.address, memory.bytes))
-            write64(abi.BAR0_TIER_BYTES_AT + tier * 8, memory.bytes)
         interrupts = self.transport.info.interrupts
         try:
             if interrupts.get(Interrupt.COMPLETIONS, 0):
@@ -169,7 +241,17 @@ class Card:
                 self.transport.interrupt(Interrupt.REQUEST, [self.request_fd])
         except OSError as error:
             raise fault_of(error, "interrupts") from error
-        self.registers.enable()
+
+    def _begin(self, within_s: float) -> None:
+        """Describe tables and tiers, and let the card take commands."""
+        assert self._tables is not None
+        write64 = self.registers.write64
+        write64(abi.BAR0_TABLES_ADDRESS_AT, self._tables_at)
+        write64(abi.BAR0_TABLES_BYTES_AT, self._tables.bytes)
+        for tier, memory in self._tiers.items():
+            write64(abi.BAR0_TIER_ADDRESS_AT + tier * 8, self.space.of(memory.address, memory.bytes))
+            write64(abi.BAR0_TIER_BYTES_AT + tier * 8, memory.bytes)
+        self.registers.enable(within_s)
 
     def keep_tier(self, tier: Tier, memory: Mappable) -> None:
         """Describe a tier's memory, which is mapped, at the next `start`."""
@@ -181,6 +263,7 @@ class Card:
 
     def remap_tables(self) -> None:
         """Let the card reach the tables' file anew: its pages are others now. It is stopped."""
+        assert self._tables is not None
         try:
             self.space.unmap(self._tables)
             self._tables_at = self.space.map(self._tables)
@@ -236,7 +319,8 @@ class Card:
             except DeviceFault as fault:
                 self.dead = fault.kind is FaultKind.GONE  # nobody had noticed yet
             with contextlib.suppress(OSError):
-                self.space.unmap(self._tables)
+                if self._tables is not None:
+                    self.space.unmap(self._tables)
                 self.space.unmap(self._memory)
                 cut_off = True
         with contextlib.suppress(OSError):

@@ -17,21 +17,21 @@ if TYPE_CHECKING:
 
     from kvdriver.abi import Tier
     from kvdriver.address import DeviceAddress
-    from kvdriver.device import Device, Mappable, Run, Translate
+    from kvdriver.device import Device, Run, Translate
     from kvdriver.registers import CardDescription
 
 DEADLINE_S: Final = 5.0
 
 
-def card_opener(address: DeviceAddress) -> Callable[[Mappable], Card]:
-    """Return what opens the card at an address on tables."""
+def card_preparer(address: DeviceAddress) -> Callable[[], Card]:
+    """Return what opens the card at an address, as far as that goes without tables."""
 
-    def open_card(tables: Mappable) -> Card:
+    def prepare() -> Card:
         from kvdriver.vfio import VfioTransport  # noqa: PLC0415  not needed for a device in process
 
-        return Card.open(VfioTransport.open(address), tables)
+        return Card.prepare(VfioTransport.open(address))
 
-    return open_card
+    return prepare
 
 
 async def open_resilient(
@@ -47,7 +47,7 @@ async def open_resilient(
     if address.is_in_process:
         return InProcessDevice.open(page_bytes=page_bytes, capacity_blocks=capacity_blocks, sessions_max=sessions_max)
     tables = Tables.make(page_bytes=page_bytes, capacity_blocks=capacity_blocks, sessions_max=sessions_max)
-    return await ResilientDevice.open(tables, card_opener(address), wanted=str(address), deadline_s=DEADLINE_S)
+    return await ResilientDevice.open(tables, card_preparer(address), wanted=str(address), deadline_s=DEADLINE_S)
 
 
 class BareCard(CardDevice):
@@ -93,8 +93,13 @@ async def open_bare(
         return InProcessDevice.open(page_bytes=page_bytes, capacity_blocks=capacity_blocks, sessions_max=sessions_max)
     tables = Tables.make(page_bytes=page_bytes, capacity_blocks=capacity_blocks, sessions_max=sessions_max)
     try:
-        tables.local.leave()
-        card = await trio.to_thread.run_sync(card_opener(address), tables.memory)
+        card = await trio.to_thread.run_sync(card_preparer(address))
+        try:
+            tables.local.leave()
+            await trio.to_thread.run_sync(card.give, tables.memory)
+        except BaseException:
+            card.close(gone=True)
+            raise
     except BaseException:
         tables.close()
         raise

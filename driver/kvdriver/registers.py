@@ -204,7 +204,7 @@ class Registers:
             "reset",
         )
 
-    def enable(self) -> None:
+    def enable(self, within_s: float = READY_S_MAX) -> None:
         """Let the card take commands; tables and queue are described."""
         self.write32(abi.BAR0_CONTROL_AT, abi.BAR0_CONTROL_ENABLE_MASK)
 
@@ -214,18 +214,18 @@ class Registers:
                 raise DeviceFault(FaultKind.FAULTED, f"the card refuses to start: {status.syndrome}")
             return status.enabled
 
-        self._until(enabled, "enable")
+        self._until(enabled, "enable", within_s)
 
     def quiesce(self) -> None:
         """Let the card finish the command that it executes, and take no other."""
         self.write32(abi.BAR0_CONTROL_AT, abi.BAR0_CONTROL_ENABLE_MASK | abi.BAR0_CONTROL_QUIESCE_MASK)
         self._until(lambda: self.status().quiet, "quiesce")
 
-    def _until(self, done: Callable[[], bool], what: str) -> None:
-        end_s = time.monotonic() + READY_S_MAX
+    def _until(self, done: Callable[[], bool], what: str, within_s: float = READY_S_MAX) -> None:
+        end_s = time.monotonic() + within_s
         while not done():
             if time.monotonic() > end_s:
-                raise DeviceFault(FaultKind.TIMEOUT, f"the card did not {what} within {READY_S_MAX:g} s")
+                raise DeviceFault(FaultKind.TIMEOUT, f"the card did not {what} within {within_s:g} s")
             time.sleep(LOOK_S)
 
 

@@ -5,17 +5,19 @@ from __future__ import annotations
 import logging
 import time
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Final, Self
 
 import trio
 
-from kvdriver.abi import Status
 from kvdriver.address import IN_PROCESS
 from kvdriver.carddevice import CardDevice
-from kvdriver.device import Device, Translate
+from kvdriver.device import Device
 from kvdriver.enginestate import EngineState
-from kvdriver.faults import DeviceFault, FaultKind, Interrupted
+from kvdriver.faults import DeviceFault, FaultKind
 from kvdriver.inprocess import run
+from kvdriver.preparing import PREPARE_S_MAX, Preparer, close
+from kvdriver.recall import recall
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -29,6 +31,7 @@ logger = logging.getLogger(__name__)
 
 BACK_OFF_S_MIN: Final = 1.0
 BACK_OFF_S_MAX: Final = 60.0
+GIVE_S_MAX: Final = 1.0
 LOSSES_MAX: Final = 100
 """Losses that are kept; more are counted in the log."""
 
@@ -40,13 +43,13 @@ class ResilientDevice(Device):
     tables, the rest is executed in process. While the card is away it is tried again, ever more rarely.
     """
 
-    def __init__(
-        self, tables: Tables, open_card: Callable[[Mappable], Card], *, wanted: str, deadline_s: float
-    ) -> None:
+    def __init__(self, tables: Tables, preparer: Preparer, *, wanted: str, deadline_s: float, give_s: float) -> None:
         self._tables: Tables | None = tables
-        self._open_card = open_card
+        self._preparer = preparer
         self._deadline_s = deadline_s
+        self._give_s = give_s
         self._card: CardDevice | None = None
+        self._attempts = trio.Lock()
         self._lock = trio.Lock()
         self._tried = trio.Event()
         self._memories: list[Mappable] = []
@@ -65,7 +68,14 @@ class ResilientDevice(Device):
 
     @classmethod
     async def open(
-        cls, tables: Tables, open_card: Callable[[Mappable], Card], *, wanted: str, deadline_s: float = 5.0
+        cls,
+        tables: Tables,
+        prepare: Callable[[], Card],
+        *,
+        wanted: str,
+        deadline_s: float = 5.0,
+        prepare_s: float = PREPARE_S_MAX,
+        give_s: float = GIVE_S_MAX,
     ) -> Self:
         """Hand the tables to the card; if it can't be opened, begin without it.
 
@@ -73,14 +83,19 @@ class ResilientDevice(Device):
         ----------
         tables
             Owned by the device from now on.
-        open_card
-            Opens the card on tables; may wait, raises `DeviceFault`.
+        prepare
+            Opens the card as far as that goes without tables; may wait, raises `DeviceFault`.
         wanted
             The card's name.
         deadline_s
             What a command may take.
+        prepare_s
+            How long an opening is waited for.
+        give_s
+            What a card may take to begin on the tables; submissions wait meanwhile.
         """
-        device = cls(tables, open_card, wanted=wanted, deadline_s=deadline_s)
+        preparer = Preparer(prepare, within_s=prepare_s)
+        device = cls(tables, preparer, wanted=wanted, deadline_s=deadline_s, give_s=give_s)
         try:
             await device._begin()
         except DeviceFault as fault:
@@ -135,8 +150,8 @@ class ResilientDevice(Device):
     async def _finish(self, fault: DeviceFault, commands: Sequence[Command]) -> list[Completion]:
         """End a submission that met a fault: take what was executed from the journal, execute the rest."""
         await self._fail(fault)
-        done, rest = self._recall(fault.interrupted, commands)
         local = self._opened().local
+        done, rest = recall(local, fault.interrupted, commands)
         if fault.interrupted is not None and fault.interrupted.batch is not None:
             given = len(fault.interrupted.completions) + len(fault.interrupted.batch.commands) - len(done)
             self._state = replace(self._state, replayed=self._state.replayed + given)
@@ -146,55 +161,38 @@ class ResilientDevice(Device):
             except (DeviceFault, OSError) as error:
                 again = error if isinstance(error, DeviceFault) else DeviceFault(FaultKind.UNUSABLE, str(error))
                 await self._fail(again, restart=False)
-                more, rest = self._recall(again.interrupted, rest)
+                local = self._opened().local
+                more, rest = recall(local, again.interrupted, rest)
                 done += more
         return done + await local.submit(rest)
-
-    def _recall(
-        self, interrupted: Interrupted | None, commands: Sequence[Command]
-    ) -> tuple[list[Completion], list[Command]]:
-        """Return the completions of what was executed, and the commands that were not."""
-        if interrupted is None:
-            return [], list(commands)
-        local = self._opened().local
-        done = list(interrupted.completions)
-        batch = interrupted.batch
-        if batch is not None:
-            executed = local.sequence() - interrupted.sequence
-            if not 0 <= executed <= len(batch.commands):
-                raise RuntimeError(f"the tables count {executed} commands of a batch of {len(batch.commands)}")
-            for number in range(executed):
-                batch.put(number, local.journal(interrupted.sequence + 1 + number))
-            done += batch.completions(executed)
-        for number, (command, completion) in enumerate(zip(commands, done, strict=False)):
-            if completion.status is Status.BUFFER_SMALL and type(command) is Translate:
-                done[number] = local.translate_again(command, completion)
-        return done, list(commands[len(done) :])
 
     # -- the card's coming and going -----------------------------------------------------------------------------
 
     async def _begin(self) -> None:
-        """Open the card on the tables."""
+        """Open the card and give it the tables. Submissions wait for the second alone, and that not for long."""
+        card = await self._preparer.card()
+        with trio.CancelScope(shield=True):
+            try:
+                async with self._lock:
+                    await self._give(card)
+            except BaseException:
+                await close(card)
+                raise
+
+    async def _give(self, card: Card) -> None:
+        """Give a prepared card the tables; if it fails they are here again. Whoever calls has the lock."""
         tables = self._opened()
+        give = partial(
+            card.give, tables.memory, memories=list(self._memories), tiers=dict(self._tiers), within_s=self._give_s
+        )
         tables.local.leave()
         try:
-            card = await trio.to_thread.run_sync(self._open_card, tables.memory)
-        except BaseException:
-            self._lose(tables.local.take())
+            await trio.to_thread.run_sync(give)
+        except BaseException as error:
+            card.silent = isinstance(error, DeviceFault) and error.kind is FaultKind.TIMEOUT
+            await self._return(await trio.to_thread.run_sync(card.withdraw))
             raise
-        device = CardDevice(card, tables.local, deadline_s=self._deadline_s)
-        try:
-            for memory in self._memories:
-                await device.map_memory(memory)
-            for tier, memory in self._tiers.items():
-                await device.tier_memory(tier, memory)
-        except (DeviceFault, OSError) as error:
-            await device.leave()
-            self._lose(tables.local.take())
-            if isinstance(error, OSError):
-                raise DeviceFault(FaultKind.UNUSABLE, f"the card can't reach the memory: {error.strerror}") from error
-            raise
-        self._card = device
+        self._card = CardDevice(card, tables.local, deadline_s=self._deadline_s)
         self._state = replace(
             self._state,
             transport=card.transport.info.name,
@@ -202,6 +200,16 @@ class ResilientDevice(Device):
             reason="",
             since_s=time.time(),
         )
+
+    async def _return(self, cut_off: bool) -> None:
+        """Take the tables from a card that failed and repair them."""
+        tables = self._opened()
+        if not cut_off:
+            logger.warning("the card may yet write to the engine's tables: going on in a copy of them")
+            await trio.to_thread.run_sync(tables.move)
+            for tier, memory in self._tiers.items():
+                tables.local.give_memory(tier, address=memory.address, size_bytes=memory.bytes)
+        self._lose(tables.local.take())
 
     def _degrade(self, fault: DeviceFault) -> None:
         faults = self._state.faults | {fault.kind.value: self._state.faults.get(fault.kind.value, 0) + 1}
@@ -235,13 +243,7 @@ class ResilientDevice(Device):
         self._card = None
         cut_off = await card.leave()
         self._degrade(fault)
-        tables = self._opened()
-        if not cut_off:
-            logger.warning("the card may yet write to the engine's tables: going on in a copy of them")
-            await trio.to_thread.run_sync(tables.move)
-            for tier, memory in self._tiers.items():
-                tables.local.give_memory(tier, address=memory.address, size_bytes=memory.bytes)
-        self._lose(tables.local.take())
+        await self._return(cut_off)
 
     def _lose(self, losses: list[str]) -> None:
         """Keep and tell what the repair of the tables had to give up."""
@@ -251,24 +253,32 @@ class ResilientDevice(Device):
 
     async def take_back(self) -> EngineState:
         """Hand the tables to the card again, if it is there; a card that is in use is reset and begins anew."""
+        self._opened()
+        async with self._attempts:
+            if self._card is None or not await self._restart():
+                try:
+                    await self._begin()
+                except DeviceFault as fault:
+                    self._degrade(fault)
+                else:
+                    self._state = replace(self._state, taken_back=self._state.taken_back + 1)
+                    logger.info("the card has the engine's tables again")
+            self._tried.set()
+            self._tried = trio.Event()
+        return self._state
+
+    async def _restart(self) -> bool:
+        """Reset the card that is in use; False: there is none any more."""
         async with self._lock:
             self._opened()
+            if self._card is None:
+                return False
             with trio.CancelScope(shield=True):
                 try:
-                    if self._card is not None:
-                        self._lose(await self._card.restart())
-                    else:
-                        await self._begin()
-                        self._state = replace(self._state, taken_back=self._state.taken_back + 1)
-                        logger.info("the card has the engine's tables again")
+                    self._lose(await self._card.restart())
                 except DeviceFault as fault:
-                    if self._card is not None:
-                        await self._fail(fault, restart=False)
-                    else:
-                        self._degrade(fault)
-                self._tried.set()
-                self._tried = trio.Event()
-        return self._state
+                    await self._fail(fault, restart=False)
+        return True
 
     async def tend(self) -> None:
         """Look after the card, for ever: notice when it goes, try to take it back."""

@@ -7,10 +7,14 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+
+CALL_S_MAX: Final = 2.0
+"""No single call to a device takes longer, unless it was told otherwise; after that the device is gone."""
 
 
 class Region(enum.IntEnum):
@@ -78,6 +82,10 @@ class Transport(Protocol):
 
     def reset(self) -> None:
         """Reset the function; DMA mappings stay, interrupts are off."""
+        ...
+
+    def deadline(self, seconds: float) -> None:
+        """Set what each call from now on may wait for another process; a kernel's device has no such bound."""
         ...
 
     def gone_fd(self) -> int:

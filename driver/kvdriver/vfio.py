@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from kvdriver._vfio import ffi, lib
 from kvdriver.faults import DeviceFault, FaultKind
 from kvdriver.sysfs import Sysfs
-from kvdriver.transport import Interrupt, Region, Transport, TransportInfo
+from kvdriver.transport import CALL_S_MAX, Interrupt, Region, Transport, TransportInfo
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from kvdriver.address import DeviceAddress
 
-DEADLINE_MS: Final = 2000
-"""No single call to the device takes longer; after that it is gone."""
+MS_PER_S: Final = 1000
+DEADLINE_MS: Final = round(CALL_S_MAX * MS_PER_S)
 
 
 def _check(result: int, what: str) -> None:
@@ -116,6 +116,10 @@ class VfioTransport(Transport):
     def reset(self) -> None:
         """Reset the function; DMA mappings stay, interrupts are off."""
         _check(lib.kvd_vfio_reset(self._opened()), "reset")
+
+    def deadline(self, seconds: float) -> None:
+        """Set what each call from now on may wait for another process; a kernel's device has no such bound."""
+        lib.kvd_vfio_deadline(self._opened(), max(1, round(seconds * MS_PER_S)))
 
     def gone_fd(self) -> int:
         """Return a descriptor that gets readable when the device goes; -1: there is none."""

@@ -172,6 +172,24 @@ static void test_error_goes_on(void **state)
 	server_free(&server);
 }
 
+/* A deadline that was set later counts. */
+static void test_other_deadline(void **state)
+{
+	struct server server = {.fault = FAULT_SILENCE, .fault_command = KVD_VFU_DMA_MAP};
+	kvd_vfio *vfio = NULL;
+	double start = seconds();
+
+	(void)state;
+	server_start(&server);
+	assert_int_equal(kvd_vfio_open_user(server.path, SERVER_DEADLINE_MS, why, &vfio), 0);
+	kvd_vfio_deadline(vfio, SERVER_IMPATIENT_MS);
+	assert_int_equal(kvd_vfio_dma_map(vfio, memory, sizeof(memory), IOVA, -1, 0, 1), -ETIMEDOUT);
+	assert_true(seconds() - start < SERVER_DEADLINE_MS / 2000.0);
+	kvd_vfio_close(vfio);
+	server_stop(&server);
+	server_free(&server);
+}
+
 static void test_nobody(void **state)
 {
 	char path[200];
@@ -209,7 +227,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_matrix), cmocka_unit_test(test_error_goes_on), cmocka_unit_test(test_nobody),
-		cmocka_unit_test(test_full_queue),
+		cmocka_unit_test(test_full_queue), cmocka_unit_test(test_other_deadline),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

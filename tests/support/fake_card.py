@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 BAR0_BYTES = 0x4000
 BAR2_BYTES = 4096
 IDLE_S = 0.0001
+HOLD_S_MAX = 20.0
 ALL_OPERATIONS = sum(1 << op for op in abi.Op)
 
 
@@ -63,7 +64,12 @@ class Script:
 
     tricks: dict[int, Trick] = field(default_factory=dict)
     openings: list[str] = field(default_factory=list)
-    """What is wrong at the next openings: "", "gone", "magic", "version", "loop", "long", "queues"."""
+    """What is wrong at the next openings: "", "gone", "magic", "version", "loop", "long", "queues"; and what is only when
+    it gets the tables: "memory", "deaf", "refuses", "stuck"."""
+    hold: threading.Event | None = None
+    """What openings wait for."""
+    held: int = 0
+    """Openings that wait."""
     executed: int = 0
 
 
@@ -74,6 +80,10 @@ class FakeCard(Transport):
         self.script = script
         self.closed = self.closed_as_dead = False
         self.quiesced = False
+        if script.hold is not None:
+            script.held += 1
+            assert script.hold.wait(HOLD_S_MAX)
+            script.held -= 1
         self._wrong = script.openings.pop(0) if script.openings else ""
         self._registers = bytearray(BAR0_BYTES)
         self._bar2_fd = os.memfd_create("bar2", os.MFD_CLOEXEC)
@@ -123,6 +133,8 @@ class FakeCard(Transport):
 
     def write(self, region: Region, offset: int, data: bytes) -> None:
         assert region is Region.REGISTERS
+        if offset == abi.BAR0_TABLES_ADDRESS_AT and self._wrong == "deaf":
+            self._deaf = True
         self._answer()
         self._registers[offset : offset + len(data)] = data
         if offset == abi.BAR0_CONTROL_AT and not self._ones:
@@ -136,6 +148,8 @@ class FakeCard(Transport):
     def dma_map(self, address: int, count: int, iova: int, fd: int) -> None:
         self._answer()
         assert os.fstat(fd).st_size == count
+        if self._mappings and self._wrong == "memory":
+            raise OSError(errno.EPERM, os.strerror(errno.EPERM))
         assert iova not in self._mappings
         self._mappings[iova] = (count, address)
 
@@ -150,6 +164,9 @@ class FakeCard(Transport):
     def reset(self) -> None:
         self._answer()
         self._control(abi.BAR0_CONTROL_RESET_MASK)
+
+    def deadline(self, seconds: float) -> None:
+        assert seconds > 0
 
     def gone_fd(self) -> int:
         return self._gone_read
@@ -216,7 +233,10 @@ class FakeCard(Transport):
             self._stop()
             self.quiesced = True
             self._status()
-        elif word & abi.BAR0_CONTROL_ENABLE_MASK:
+        elif word & abi.BAR0_CONTROL_ENABLE_MASK and self._wrong == "refuses":
+            self._set(abi.BAR0_SYNDROME_AT, abi.Syndrome.OWN_FAULT)
+            self._status(fault=True)
+        elif word & abi.BAR0_CONTROL_ENABLE_MASK and self._wrong != "stuck":
             self._begin()
 
     def _begin(self) -> None:

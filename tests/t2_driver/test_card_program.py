@@ -10,7 +10,7 @@ import pytest
 import trio
 
 from kvdriver import DeviceAddress, FaultKind, ResilientDevice
-from kvdriver.opening import card_opener
+from kvdriver.opening import card_preparer
 from kvdriver.ringbench import measure
 from kvdriver.selftest import Step, inspect, selftest
 from kvdriver.tables import Tables
@@ -49,7 +49,7 @@ def address_of(socket: Path) -> DeviceAddress:
 
 async def open_resilient(socket: Path) -> ResilientDevice:
     tables = Tables.make(page_bytes=65536, capacity_blocks=CAPACITY, sessions_max=16)
-    return await ResilientDevice.open(tables, card_opener(address_of(socket)), wanted="it", deadline_s=DEADLINE_S)
+    return await ResilientDevice.open(tables, card_preparer(address_of(socket)), wanted="it", deadline_s=DEADLINE_S)
 
 
 @pytest.mark.parametrize("at", [1, 100, 137])

@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from kvdriver import Command, Completion
-    from kvdriver.device import Mappable
 
 PAGE_BYTES = 65536
 SESSIONS_MAX = 16
@@ -52,13 +51,13 @@ class Bench:
         self.script = script
         self.cards: list[FakeCard] = []
 
-    def open_card(self, tables: Mappable) -> Card:
+    def prepare(self) -> Card:
         transport = FakeCard(self.script)
         self.cards.append(transport)
-        return Card.open(transport, tables)
+        return Card.prepare(transport)
 
     async def open(self) -> ResilientDevice:
-        return await ResilientDevice.open(make_tables(), self.open_card, wanted="fake:card", deadline_s=DEADLINE_S)
+        return await ResilientDevice.open(make_tables(), self.prepare, wanted="fake:card", deadline_s=DEADLINE_S)
 
 
 AT = 100

@@ -20,7 +20,7 @@ async def test_reset_that_a_submission_met_is_no_second_fault(claim_log: Callabl
     """The card hangs and is reset by somebody else; its health is asked for meanwhile and answered after it began anew."""
     claim_log("the card begins anew")
     bench = Bench(Script(tricks={3: Trick.NEVER_EXECUTES}))
-    device = await ResilientDevice.open(make_tables(), bench.open_card, wanted="it", deadline_s=WAIT_S)
+    device = await ResilientDevice.open(make_tables(), bench.prepare, wanted="it", deadline_s=WAIT_S)
     card = device._card
     assert card is not None
     with trio.fail_after(WAIT_S):

@@ -10,7 +10,7 @@ import vfio_device
 from kvctl.commands import run
 from kvdriver import DeviceAddress, ResilientDevice
 from kvdriver.abi import PCI_DEVICE_ID_RESET, PCI_VENDOR_ID_RESET
-from kvdriver.opening import card_opener
+from kvdriver.opening import card_preparer
 from kvdriver.tables import Tables
 from t2_driver.conformance.test_model import CAPACITY
 
@@ -49,7 +49,9 @@ def kvctl(*arguments: str) -> int:
 async def open_resilient() -> ResilientDevice:
     """Open the card as the daemon does, with a deadline for emulation; it must have been had."""
     tables = Tables.make(page_bytes=PAGE_BYTES, capacity_blocks=CAPACITY, sessions_max=SESSIONS_MAX)
-    device = await ResilientDevice.open(tables, card_opener(address()), wanted=str(address()), deadline_s=DEADLINE_S)
+    device = await ResilientDevice.open(
+        tables, card_preparer(address()), wanted=str(address()), deadline_s=DEADLINE_S, give_s=DEADLINE_S
+    )
     assert not device.state.degraded, device.state.reason
     return device
 
