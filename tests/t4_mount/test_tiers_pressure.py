@@ -166,7 +166,7 @@ def test_writing_without_room_is_enospc_and_emptying_is_not(mounted, without_roo
     twin.unlink()
 
 
-def test_idle_objects_leave_by_themselves_down_to_the_low_watermark(folder):
+def test_idle_objects_leave_by_themselves_down_to_the_low_watermark():
     """A writer's reservation may cross the high watermark while objects are made: then fewer go, and more are made."""
     low_bytes, high_bytes = int(LOW_WATERMARK * BUDGET_BYTES), int(HIGH_WATERMARK * BUDGET_BYTES)
     watermarks = {"high_watermark": HIGH_WATERMARK, "low_watermark": LOW_WATERMARK}
