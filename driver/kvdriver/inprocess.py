@@ -23,6 +23,7 @@ from kvdriver.device import (
     Translate,
     Unmap,
 )
+from kvdriver.losses import LOSSES_MAX, Loss, Repair
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -34,6 +35,8 @@ ARENA_BYTES: Final = 16 << 30
 """Address space for the tables; memory is used only as they grow."""
 
 _CHECK_TEXT_BYTES: Final = 64 << 10
+_SENTENCE_BYTES_MAX: Final = 256
+"""As recovery words a loss; it keeps below 200."""
 _CHANGES_PAGES: Final = (Map, Remap, SessionDestroy, Share, Unmap, Unshare, WindowAdvance)
 
 
@@ -286,13 +289,13 @@ class InProcessDevice(Device):
         """Leave the tables to a card; until `take` no command is executed here."""
         lib.kvd_engine_leave(self._opened())
 
-    def take(self) -> list[str]:
+    def take(self) -> Repair:
         """Take the tables back from a card that reaches them no more; repair them if it did not leave them in order.
 
         Returns
         -------
-        list of str
-            What could not be repaired and was given up, a sentence each.
+        Repair
+            What could not be repaired and was given up.
 
         Raises
         ------
@@ -301,14 +304,23 @@ class InProcessDevice(Device):
         """
         engine = self._opened()
         if not lib.kvd_engine_return(engine):
-            return []
-        text = ffi.new("char[]", _CHECK_TEXT_BYTES)
-        result = ffi.new("struct kvd_engine_recovery *", {"text": text, "text_bytes": _CHECK_TEXT_BYTES})
+            return Repair()
+        found = ffi.new("struct kvd_engine_loss[]", LOSSES_MAX)
+        text = ffi.new("char[]", LOSSES_MAX * _SENTENCE_BYTES_MAX)
+        result = ffi.new("struct kvd_engine_recovery *", {"losses": found, "losses_max": LOSSES_MAX})
+        result.text, result.text_bytes = text, len(text)
         _raise_errno(lib.kvd_engine_recover(engine, result), "repair of the engine's tables")
-        losses: list[str] = ffi.string(text).decode().splitlines()
-        if result.losses_count > len(losses):
-            losses.append(f"and {result.losses_count - len(losses)} more losses")
-        return losses
+        losses = tuple(
+            Loss(
+                session=loss.session,
+                slot=loss.slot if loss.slot < lib.KVD_ENGINE_SLOTS_MAX else None,
+                first_page=loss.first_page,
+                count=loss.count,
+                told=told,
+            )
+            for loss, told in zip(found, ffi.string(text).decode().splitlines(), strict=False)
+        )
+        return Repair(losses=losses, more=result.losses_count - len(losses))
 
     def sequence(self) -> int:
         """Return how many commands were executed since the tables were made, here or by a card."""
