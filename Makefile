@@ -15,7 +15,7 @@ SAN_asan := -Db_sanitize=address,undefined -Db_lundef=false
 SAN_tsan := -Db_sanitize=thread -Db_lundef=false
 SAN_plain :=
 
-.PHONY: help setup build test test-c test-py vm-test lint format demo demo-card run bench lock abi install uninstall clean
+.PHONY: help setup build test test-c test-py conformance vm-test lint format demo demo-card run bench lock abi install uninstall clean
 
 help: ## show this
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -47,6 +47,9 @@ test-c: $(C_BUILDS:%=build/%/build.ninja) ## the C tests: plain, ASan+UBSan, TSa
 
 test-py: build ## the Python tests (t1 to t6)
 	$(VENV)/bin/pytest -n $(TEST_WORKERS) --dist loadfile
+
+conformance: build ## the suite that every device must pass, in process and on kvd-card: the same number of tests
+	$(PY) scripts/conformance.py
 
 # Faults of the card for tests/vm/guest/test_card_reset.py.
 VM_CARD := --fault reset-mid-batch=50 --fault never-completes=600

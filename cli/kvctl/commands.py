@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 from cyclopts import App, CycloptsError, Group, Parameter
 from rich.text import Text
 
-from kvctl import device, names, tables, units
+from kvctl import device, engine, names, tables, units
 from kvctl.bench import bench
 from kvctl.client import Client
 from kvctl.exits import CtlError, Exit, exit_of_all
@@ -56,6 +56,7 @@ app.command(bench)
 app.meta.group_parameters = Group("Options of every command", sort_key=0)
 
 app.command(device.app)
+app.command(engine.app)
 
 Context = Annotated[Session, Parameter(parse=False)]
 Paths = Annotated[tuple[Path, ...], Parameter(negative="")]

@@ -46,6 +46,47 @@ def _raise_errno(result: int, what: str) -> None:
         raise OSError(-result, f"{what}: {os.strerror(-result)}")
 
 
+def check_tables(engine: Any) -> list[str]:
+    """Check the tables of a C engine against each other; one sentence for each fault found."""
+    text = ffi.new("char[]", _CHECK_TEXT_BYTES)
+    count = lib.kvd_engine_check(engine, text, _CHECK_TEXT_BYTES)
+    faults: list[str] = ffi.string(text).decode().splitlines()
+    if count > len(faults):
+        faults.append(f"and {count - len(faults)} more faults")
+    return faults
+
+
+def recover_tables(engine: Any) -> Repair:
+    """Repair the tables of a C engine that nobody else uses.
+
+    Raises
+    ------
+    OSError
+        If they can't be repaired.
+    """
+    found = ffi.new("struct kvd_engine_loss[]", LOSSES_MAX)
+    text = ffi.new("char[]", LOSSES_MAX * _SENTENCE_BYTES_MAX)
+    result = ffi.new("struct kvd_engine_recovery *", {"losses": found, "losses_max": LOSSES_MAX})
+    result.text, result.text_bytes = text, len(text)
+    _raise_errno(lib.kvd_engine_recover(engine, result), "repair of the engine's tables")
+    losses = tuple(
+        Loss(
+            session=loss.session,
+            slot=loss.slot if loss.slot < lib.KVD_ENGINE_SLOTS_MAX else None,
+            first_page=loss.first_page,
+            count=loss.count,
+            told=told,
+        )
+        for loss, told in zip(found, ffi.string(text).decode().splitlines(), strict=False)
+    )
+    return Repair(
+        losses=losses,
+        more=result.losses_count - len(losses),
+        finished=bool(result.finished),
+        undone=bool(result.undone),
+    )
+
+
 async def run(device: Device, command: Command) -> Completion:
     """Execute one command on any device.
 
@@ -251,13 +292,7 @@ class InProcessDevice(Device):
 
     async def check(self) -> list[str]:
         """Check the tables against each other; one sentence for each fault found."""
-        engine = self._opened()
-        text = ffi.new("char[]", _CHECK_TEXT_BYTES)
-        count = lib.kvd_engine_check(engine, text, _CHECK_TEXT_BYTES)
-        faults: list[str] = ffi.string(text).decode().splitlines()
-        if count > len(faults):
-            faults.append(f"and {count - len(faults)} more faults")
-        return faults
+        return check_tables(self._opened())
 
     async def reset(self) -> None:
         """Drop every session and page; capacities stay."""
@@ -305,22 +340,7 @@ class InProcessDevice(Device):
         engine = self._opened()
         if not lib.kvd_engine_return(engine):
             return Repair()
-        found = ffi.new("struct kvd_engine_loss[]", LOSSES_MAX)
-        text = ffi.new("char[]", LOSSES_MAX * _SENTENCE_BYTES_MAX)
-        result = ffi.new("struct kvd_engine_recovery *", {"losses": found, "losses_max": LOSSES_MAX})
-        result.text, result.text_bytes = text, len(text)
-        _raise_errno(lib.kvd_engine_recover(engine, result), "repair of the engine's tables")
-        losses = tuple(
-            Loss(
-                session=loss.session,
-                slot=loss.slot if loss.slot < lib.KVD_ENGINE_SLOTS_MAX else None,
-                first_page=loss.first_page,
-                count=loss.count,
-                told=told,
-            )
-            for loss, told in zip(found, ffi.string(text).decode().splitlines(), strict=False)
-        )
-        return Repair(losses=losses, more=result.losses_count - len(losses))
+        return recover_tables(engine)
 
     def sequence(self) -> int:
         """Return how many commands were executed since the tables were made, here or by a card."""

@@ -36,10 +36,18 @@ class Loss:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Repair:
-    """What a repair had to give up; `more` losses are not told one by one."""
+    """What a repair did, and had to give up; `more` losses are not told one by one.
+
+    Attributes
+    ----------
+    finished, undone
+        Whether the command at which the last one died was brought to its end, or taken back.
+    """
 
     losses: tuple[Loss, ...] = ()
     more: int = 0
+    finished: bool = False
+    undone: bool = False
 
     @property
     def count(self) -> int:

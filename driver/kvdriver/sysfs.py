@@ -18,7 +18,7 @@ ONES32: Final = b"\xff" * 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class User:
-    """A process that has a file open."""
+    """A process that has a file open or mapped."""
 
     pid: int
     name: str
@@ -106,6 +106,42 @@ class Sysfs:
             if opened:
                 found.append(User(pid=int(pid), name=self.read(self.proc / pid / "comm") or "?"))
         return found
+
+    def holders(self, file: os.stat_result) -> tuple[list[User], int]:
+        """Return the other processes that have a file open or mapped, and how many could not be looked at.
+
+        A file without a name too, which `users` does not tell from others.
+        """
+        found = []
+        unseen = 0
+        own = os.getpid()
+        for pid in sorted(int(name) for name in self.names(self.proc) if name.isdigit()):
+            if pid == own:
+                continue
+            folder = self.proc / str(pid)
+            try:
+                if self._opens(folder / "fd", file) or self._maps(folder / "maps", file):
+                    found.append(User(pid=pid, name=self.read(folder / "comm") or "?"))
+            except PermissionError:
+                unseen += 1
+            except (FileNotFoundError, ProcessLookupError):  # it has ended
+                continue
+        return found, unseen
+
+    def _opens(self, folder: Path, file: os.stat_result) -> bool:
+        for entry in folder.iterdir():
+            try:
+                if os.path.samestat(entry.stat(), file):
+                    return True
+            except (FileNotFoundError, ProcessLookupError):  # closed since
+                continue
+        return False
+
+    def _maps(self, path: Path, file: os.stat_result) -> bool:
+        """Whether a process's list of mappings has the file: ``from-to rights offset MAJOR:MINOR INODE name``."""
+        wanted = [f"{os.major(file.st_dev):02x}:{os.minor(file.st_dev):02x}".encode(), str(file.st_ino).encode()]
+        with path.open("rb") as lines:
+            return any(line.split(maxsplit=5)[3:5] == wanted for line in lines)
 
     def cpu_vendor(self) -> str:
         """Return the maker of the processors, as /proc/cpuinfo calls it."""

@@ -368,12 +368,14 @@ async def test_failed_card_says_so_to_everybody() -> None:
 async def test_reset_of_the_device_drops_all() -> None:
     bench = Bench(Script())
     device = await bench.open()
-    await Player(device, 6).play(10)
+    before = Player(device, 6)
+    await before.play(10)
     await device.reset()
     assert device.statistics().sessions == 0
     assert device.state.transport == "fake"
     player = Player(device, 7)
     player.model.capacity = {tier: (await player.capacity(tier)) for tier in CAPACITY}
+    player.model.generation = before.model.generation
     await player.play(10)
     await player.compare_all()
     device.close()
