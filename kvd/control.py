@@ -110,6 +110,7 @@ class DaemonControl:
                 replayed=0,
                 taken_back=0,
                 losses=(),
+                losses_count=0,
             )
         state = self._device.state
         return Engine(
@@ -122,6 +123,7 @@ class DaemonControl:
             replayed=state.replayed,
             taken_back=state.taken_back,
             losses=state.losses,
+            losses_count=state.losses_count,
         )
 
     async def reset_device(self) -> Engine:

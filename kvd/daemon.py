@@ -172,6 +172,8 @@ class _Daemon:
                 plane.start_soon(device.tend)
             with trio.fail_after(NEGOTIATE_S):
                 await negotiated.wait()
+            if isinstance(device, ResilientDevice):
+                plane.start_soon(objects.mending.run, device)
             plane.start_soon(objects.room.run)
             plane.start_soon(objects.sample_writers)
             plane.start_soon(objects.prefetch.run)

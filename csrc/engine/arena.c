@@ -200,6 +200,7 @@ int kvd_arena_reset(struct kvd_engine *engine)
 	layout.refused = head->refused;
 	layout.refused_transitions = head->refused_transitions;
 	layout.age = head->age;
+	layout.age_floor = head->age; /* no page is left that could be older */
 	layout.sessions_high = 0;
 	layout.sessions_live = 0;
 	layout.session_free = 0;

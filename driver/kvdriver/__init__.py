@@ -49,6 +49,7 @@ from kvdriver.device import (
 from kvdriver.enginestate import EngineState
 from kvdriver.faults import DeviceFault, FaultKind
 from kvdriver.inprocess import InProcessDevice, run
+from kvdriver.losses import Loss, Lost, Repair
 from kvdriver.opening import open_bare, open_resilient
 from kvdriver.resilient import ResilientDevice
 
@@ -75,6 +76,8 @@ __all__ = [
     "Gather",
     "InProcessDevice",
     "Lease",
+    "Loss",
+    "Lost",
     "Map",
     "MapRun",
     "PrefixInsert",
@@ -83,6 +86,7 @@ __all__ = [
     "QuerySession",
     "QueryTier",
     "Remap",
+    "Repair",
     "Reserve",
     "ResilientDevice",
     "Resize",

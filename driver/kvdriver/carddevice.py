@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from kvdriver.card import Card
     from kvdriver.device import Capabilities, Command, Completion, DeviceStatistics, Mappable
     from kvdriver.inprocess import InProcessDevice
+    from kvdriver.losses import Repair
     from kvdriver.memory import AddressSpace
 
 SPIN_US: Final = 200
@@ -281,13 +282,13 @@ class CardDevice(Device):
                 await self._waited(card.remap_tables)
                 await self._waited(card.start)
 
-    async def restart(self) -> list[str]:
+    async def restart(self) -> Repair:
         """Reset the card, repair the tables and begin anew on them; what was outstanding is forgotten.
 
         Returns
         -------
-        list of str
-            What the repair had to give up, a sentence each.
+        Repair
+            What the repair had to give up.
 
         Raises
         ------
@@ -300,12 +301,12 @@ class CardDevice(Device):
             card = self._card
             with trio.CancelScope(shield=True):
                 await self._waited(card.stop)
-                losses = self._local.take()
+                repair = self._local.take()
                 self._local.leave()
                 await self._waited(card.start)
                 card.scratch.give_back()
                 self._fault = None
-        return losses
+        return repair
 
     async def _waited(self, step: Callable[[], None]) -> None:
         try:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from kvdriver import abi
 from kvdriver._engine import ffi, lib
-from kvdriver.inprocess import Recovery, check_tables, recover_tables
+from kvdriver.inprocess import check_tables, recover_tables
 from kvdriver.sysfs import Sysfs, User
 
 if TYPE_CHECKING:
@@ -72,6 +72,23 @@ class Head:
         """Name the command that is half done."""
         known = {op.value: op.name for op in abi.Op}
         return f"command {self.intent_sequence} ({known.get(self.intent_op, f'operation {self.intent_op}')})"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recovery:
+    """What a repair did.
+
+    Attributes
+    ----------
+    losses
+        What could not be repaired and was given up, a sentence each.
+    finished, undone
+        Whether the command at which the last one died was brought to its end, or taken back.
+    """
+
+    losses: tuple[str, ...]
+    finished: bool
+    undone: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,9 +164,10 @@ def fsck(
             )
         with _attached(path, fd, file, flags=0) as engine:
             try:
-                done = recover_tables(engine)
+                mended = recover_tables(engine)
             except OSError as error:
                 raise TablesError(f"{path}: {error.strerror}", Trouble.NO_TABLES) from error
+            done = Recovery(losses=tuple(mended.told), finished=mended.finished, undone=mended.undone)
             return _with_repair(found, done, tuple(check(engine)))
 
 

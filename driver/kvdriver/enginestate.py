@@ -26,7 +26,9 @@ class EngineState:
     taken_back
         How often the card was taken back.
     losses
-        What the repair of the tables had to give up, a sentence each.
+        What the repair of the tables had to give up, a sentence each: the last ones.
+    losses_count
+        Of all of them.
     """
 
     wanted: str
@@ -38,3 +40,4 @@ class EngineState:
     replayed: int
     taken_back: int
     losses: tuple[str, ...]
+    losses_count: int

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from kvdriver._engine import ffi, lib
@@ -24,6 +23,7 @@ from kvdriver.device import (
     Translate,
     Unmap,
 )
+from kvdriver.losses import LOSSES_MAX, Loss, Repair
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -35,6 +35,8 @@ ARENA_BYTES: Final = 16 << 30
 """Address space for the tables; memory is used only as they grow."""
 
 _CHECK_TEXT_BYTES: Final = 64 << 10
+_SENTENCE_BYTES_MAX: Final = 256
+"""As recovery words a loss; it keeps below 200."""
 _CHANGES_PAGES: Final = (Map, Remap, SessionDestroy, Share, Unmap, Unshare, WindowAdvance)
 
 
@@ -42,23 +44,6 @@ def _raise_errno(result: int, what: str) -> None:
     """Turn 0 or -errno into nothing or an `OSError`."""
     if result < 0:
         raise OSError(-result, f"{what}: {os.strerror(-result)}")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Recovery:
-    """What a repair of tables did.
-
-    Attributes
-    ----------
-    losses
-        What could not be repaired and was given up, a sentence each.
-    finished, undone
-        Whether the command at which the last one died was brought to its end, or taken back.
-    """
-
-    losses: tuple[str, ...]
-    finished: bool
-    undone: bool
 
 
 def check_tables(engine: Any) -> list[str]:
@@ -71,7 +56,7 @@ def check_tables(engine: Any) -> list[str]:
     return faults
 
 
-def recover_tables(engine: Any) -> Recovery:
+def recover_tables(engine: Any) -> Repair:
     """Repair the tables of a C engine that nobody else uses.
 
     Raises
@@ -79,13 +64,27 @@ def recover_tables(engine: Any) -> Recovery:
     OSError
         If they can't be repaired.
     """
-    text = ffi.new("char[]", _CHECK_TEXT_BYTES)
-    result = ffi.new("struct kvd_engine_recovery *", {"text": text, "text_bytes": _CHECK_TEXT_BYTES})
+    found = ffi.new("struct kvd_engine_loss[]", LOSSES_MAX)
+    text = ffi.new("char[]", LOSSES_MAX * _SENTENCE_BYTES_MAX)
+    result = ffi.new("struct kvd_engine_recovery *", {"losses": found, "losses_max": LOSSES_MAX})
+    result.text, result.text_bytes = text, len(text)
     _raise_errno(lib.kvd_engine_recover(engine, result), "repair of the engine's tables")
-    losses: list[str] = ffi.string(text).decode().splitlines()
-    if result.losses_count > len(losses):
-        losses.append(f"and {result.losses_count - len(losses)} more losses")
-    return Recovery(losses=tuple(losses), finished=bool(result.finished), undone=bool(result.undone))
+    losses = tuple(
+        Loss(
+            session=loss.session,
+            slot=loss.slot if loss.slot < lib.KVD_ENGINE_SLOTS_MAX else None,
+            first_page=loss.first_page,
+            count=loss.count,
+            told=told,
+        )
+        for loss, told in zip(found, ffi.string(text).decode().splitlines(), strict=False)
+    )
+    return Repair(
+        losses=losses,
+        more=result.losses_count - len(losses),
+        finished=bool(result.finished),
+        undone=bool(result.undone),
+    )
 
 
 async def run(device: Device, command: Command) -> Completion:
@@ -325,13 +324,13 @@ class InProcessDevice(Device):
         """Leave the tables to a card; until `take` no command is executed here."""
         lib.kvd_engine_leave(self._opened())
 
-    def take(self) -> list[str]:
+    def take(self) -> Repair:
         """Take the tables back from a card that reaches them no more; repair them if it did not leave them in order.
 
         Returns
         -------
-        list of str
-            What could not be repaired and was given up, a sentence each.
+        Repair
+            What could not be repaired and was given up.
 
         Raises
         ------
@@ -340,8 +339,8 @@ class InProcessDevice(Device):
         """
         engine = self._opened()
         if not lib.kvd_engine_return(engine):
-            return []
-        return list(recover_tables(engine).losses)
+            return Repair()
+        return recover_tables(engine)
 
     def sequence(self) -> int:
         """Return how many commands were executed since the tables were made, here or by a card."""

@@ -16,6 +16,7 @@ from kvdriver.device import Device
 from kvdriver.enginestate import EngineState
 from kvdriver.faults import DeviceFault, FaultKind
 from kvdriver.inprocess import run
+from kvdriver.losses import LostSessions
 from kvdriver.preparing import PREPARE_S_MAX, Preparer, close
 from kvdriver.recall import recall
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from kvdriver.abi import Tier
     from kvdriver.card import Card
     from kvdriver.device import Capabilities, Command, Completion, DeviceStatistics, Mappable
+    from kvdriver.losses import Lost, Repair
     from kvdriver.tables import Tables
 
 logger = logging.getLogger(__name__)
@@ -33,7 +35,7 @@ BACK_OFF_S_MIN: Final = 1.0
 BACK_OFF_S_MAX: Final = 60.0
 GIVE_S_MAX: Final = 1.0
 LOSSES_MAX: Final = 100
-"""Losses that are kept; more are counted in the log."""
+"""Losses that are kept as sentences, the last ones."""
 
 
 class ResilientDevice(Device):
@@ -52,6 +54,7 @@ class ResilientDevice(Device):
         self._attempts = trio.Lock()
         self._lock = trio.Lock()
         self._tried = trio.Event()
+        self._lost = LostSessions()
         self._memories: list[Mappable] = []
         self._tiers: dict[Tier, Mappable] = {}
         self._state = EngineState(
@@ -64,6 +67,7 @@ class ResilientDevice(Device):
             replayed=0,
             taken_back=0,
             losses=(),
+            losses_count=0,
         )
 
     @classmethod
@@ -245,11 +249,18 @@ class ResilientDevice(Device):
         self._degrade(fault)
         await self._return(cut_off)
 
-    def _lose(self, losses: list[str]) -> None:
+    def _lose(self, repair: Repair) -> None:
         """Keep and tell what the repair of the tables had to give up."""
-        for loss in losses[:LOSSES_MAX]:
+        told = repair.told[-LOSSES_MAX:]
+        for loss in told:
             logger.error("lost when the tables were repaired: %s", loss)
-        self._state = replace(self._state, losses=(*self._state.losses, *losses)[-LOSSES_MAX:])
+        losses = (*self._state.losses, *told)[-LOSSES_MAX:]
+        self._state = replace(self._state, losses=losses, losses_count=self._state.losses_count + repair.count)
+        self._lost.add(repair)
+
+    async def lost(self) -> Lost:
+        """Wait until a repair had to give something up; return whose it was, each time once, to one who mends it."""
+        return await self._lost.take()
 
     async def take_back(self) -> EngineState:
         """Hand the tables to the card again, if it is there; a card that is in use is reset and begins anew."""

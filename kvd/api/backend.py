@@ -49,7 +49,7 @@ class Engine:
 
     `state` is ``ok``, or ``degraded`` for `reason` since `since_s`. `faults` counts what went wrong with the card, by kind;
     `replayed` the commands that a failed card had been given and others executed; `taken_back` how often it got the tables
-    again. `losses` is what the repair of the tables had to give up.
+    again. `losses` is what the repair of the tables had to give up, the last ones of `losses_count`.
     """
 
     wanted: str
@@ -61,6 +61,7 @@ class Engine:
     replayed: int
     taken_back: int
     losses: tuple[str, ...]
+    losses_count: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

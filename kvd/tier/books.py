@@ -16,12 +16,13 @@ import structlog
 import trio
 
 from kvd.tier.extents import total_blocks
-from kvd.tier.live import LIVE_SLOT
+from kvd.tier.live import COPY_SLOTS, LIVE_SLOT
 from kvdriver import (
     EngineError,
     Lease,
     Map,
     MapRun,
+    QuerySession,
     QueryTier,
     Remap,
     Reserve,
@@ -111,8 +112,12 @@ class Books:
 
     @_alone
     async def destroy(self, session: int) -> None:
-        """Free an object's session context and all its frames."""
-        await self._device.run(SessionDestroy(session=session))
+        """Free an object's session context and all its frames; a repair of the tables may have given it up already."""
+        try:
+            await self._device.run(SessionDestroy(session=session))
+        except EngineError as error:
+            if error.status is not Status.NO_SESSION:
+                raise
 
     @_alone
     async def lease(self, live: Live, delta: int) -> None:
@@ -250,3 +255,80 @@ class Books:
         """Map what was found at start."""
         if charges:
             await self._device.run(Map(session=session, slot=slot, tier=tier, runs=charges))
+
+    # -- after a loss --------------------------------------------------------------------------------------------
+
+    @_alone
+    async def remake(self, live: Live, charges: tuple[MapRun, ...], copy: tuple[MapRun, ...]) -> int | None:
+        """Make all that the engine knows of an object anew, whatever it knows now; nobody works on the object meanwhile.
+
+        What is there is there: where a tier has no room for it, its capacity grows, as in `settle`.
+
+        Parameters
+        ----------
+        live
+            The object; gets its session, and a reservation that leaves what it may hold as it was.
+        charges
+            Of its present pages, in its tier.
+        copy
+            Of its copy's pages while its present ones are in DDR.
+
+        Returns
+        -------
+        int, optional
+            A session that had this object's key though it was not its own, and is no more.
+        """
+        taken = await self._context(live)
+        may_hold = live.mapped_blocks + live.reserved_blocks
+        info = (await self._device.run(QuerySession(session=live.session))).session
+        assert info is not None
+        await self._device.run(Lease(session=live.session, delta=int(live.opens > 0) - info.leases))
+        for slot in (LIVE_SLOT, *COPY_SLOTS):
+            await self._device.run(Unmap(session=live.session, slot=slot))
+        live.mapped_blocks = 0
+        await self._reserve(live, 0)
+        if charges:
+            await self._place(Map(session=live.session, slot=LIVE_SLOT, tier=live.tier, runs=charges))
+        live.mapped_blocks = total_blocks(charges)
+        if copy:
+            await self._place(Map(session=live.session, slot=live.copy_slot, tier=Tier.NVME, runs=copy))
+        if live.tier is Tier.DDR and live.opens:
+            await self._reserve(live, max(0, may_hold - live.mapped_blocks))
+        return taken
+
+    async def _context(self, live: Live) -> int | None:
+        """Give an object a session context with its key; return the one that had to go for it."""
+        query = QuerySession(session=live.session)
+        [found] = await self._device.submit([query])
+        if found.status is Status.OK:
+            assert found.session is not None
+            if found.session.key == live.ino:
+                return None
+            await self._drop_context(live.session)
+        [made] = await self._device.submit([SessionCreate(key=live.ino)])
+        taken = None
+        if made.status is Status.EXISTS:
+            taken = made.value
+            await self._drop_context(taken)
+            made = await self._device.run(SessionCreate(key=live.ino))
+        elif made.status is not Status.OK:
+            raise EngineError(made.status, SessionCreate(key=live.ino))
+        live.session = made.value
+        return taken
+
+    async def _drop_context(self, session: int) -> None:
+        info = (await self._device.run(QuerySession(session=session))).session
+        assert info is not None
+        if info.leases:
+            await self._device.run(Lease(session=session, delta=-info.leases))
+        await self._device.run(SessionDestroy(session=session))
+
+    async def _place(self, place: Map) -> None:
+        """Map what is there, also beyond the tier's capacity."""
+        if await self._refused(place) is None:
+            return
+        info = await self._tier(place.tier)
+        blocks = info.used_blocks + info.reserved_blocks + total_blocks(place.runs)
+        await self._device.run(Resize(tier=place.tier, blocks=blocks))
+        if await self._refused(place) is not None:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), f"{place.tier.name.lower()} tier")

@@ -17,6 +17,7 @@ import trio
 from kvd.errors import BusyError, DamagedError, NoSpaceError, NotFoundError
 from kvd.tier.ddr import held_blocks
 from kvd.tier.lives import Lives
+from kvd.tier.mending import Mending
 from kvd.tier.moves import Moves
 from kvd.tier.opening import OBJECT_BYTES_MAX, Opening
 from kvd.tier.plane import Mode
@@ -74,6 +75,7 @@ class Objects:
             plane,
             budget_blocks=config.ddr.budget_bytes // BLOCK_BYTES,
         )
+        self.mending = Mending(self.lives, books, ddr, self.moves, self.room, plane)
         self.prefetch = Prefetch(catalog, self._opening)
         self.create = self._opening.create
         self.release = self._opening.release

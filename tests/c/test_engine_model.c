@@ -1,8 +1,6 @@
 /*
- * Random commands on the engine and on a model of plain arrays: the same statuses, the same pages, the same books.
- *
- * The model numbers the pages it knows 0 to PLACES - 1; they lie in windows over the edges where leaves and levels of
- * the engine's tables meet.
+ * Random commands on the engine and on a model of plain arrays: the same statuses, pages and books. The model numbers the
+ * pages it knows 0 to PLACES - 1; they lie in windows over the edges where leaves and levels of the engine's tables meet.
  */
 #include <stdlib.h>
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 import tomllib
-from dataclasses import dataclass, field
+from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 from kvdriver import (
@@ -14,6 +15,9 @@ from kvdriver import (
     Flush,
     Lease,
     Map,
+    PrefixInsert,
+    PrefixMatch,
+    PrefixRemove,
     QuerySession,
     QueryTier,
     Remap,
@@ -22,14 +26,19 @@ from kvdriver import (
     SessionCreate,
     SessionDestroy,
     SessionTransition,
+    Share,
     State,
     Status,
     Tier,
     Touch,
     Translate,
+    TranslateList,
     Unmap,
+    Unshare,
     WindowAdvance,
 )
+from support.engine_parts import Expected, Page, RefusedError, Session
+from support.prefix_model import PrefixModel
 
 PAGES_MAX = 1 << 47
 BLOCKS_MAX = 1 << 52
@@ -40,46 +49,7 @@ AGE_MAX = 127
 LIFE = tomllib.loads((Path(__file__).parents[2] / "driver/spec/session.toml").read_text())
 
 
-class RefusedError(Exception):
-    """A command ends with this status."""
-
-    def __init__(self, status: Status, value: int = 0) -> None:
-        super().__init__(status.name)
-        self.status = status
-        self.value = value
-
-
-@dataclass
-class Page:
-    """A mapped page; `frame` is the model's own name for a frame."""
-
-    tier: Tier
-    blocks: int
-    frame: int
-    generation: int
-    used: bool = False
-
-
-@dataclass
-class Session:
-    key: int
-    leases: int = 0
-    state: State = State.NEW
-    window_start: dict[int, int] = field(default_factory=dict)
-    reserved: dict[Tier, int] = field(default_factory=dict)
-    slots: dict[int, dict[int, Page]] = field(default_factory=dict)
-
-    def pages(self) -> list[Page]:
-        return [page for slot in self.slots.values() for page in slot.values()]
-
-
-@dataclass(frozen=True)
-class Expected:
-    """`value` is None where the engine is free to choose (the handle of a new session)."""
-
-    status: Status
-    value: int | None = 0
-    pages: dict[int, Page] = field(default_factory=dict)
+Ranged = Unmap | Translate | Remap | Touch | Share | Unshare
 
 
 class EngineModel:
@@ -96,15 +66,23 @@ class EngineModel:
         self.sessions: dict[int, Session] = {}
         self.frames = itertools.count()
         self.generation = 0
+        self.prefixes = PrefixModel()
 
     def adopt(self, key: int, handle: int) -> None:
         self.sessions[handle] = Session(key)
 
+    def pages(self) -> list[Page]:
+        return [page for session in self.sessions.values() for page in session.pages()]
+
+    def holders(self) -> Counter[int]:
+        """Return how many pages have each frame."""
+        return Counter(page.frame for page in self.pages())
+
     def used_blocks(self, tier: Tier) -> int:
-        return sum(page.blocks for s in self.sessions.values() for page in s.pages() if page.tier == tier)
+        return sum({page.frame: page.blocks for page in self.pages() if page.tier == tier}.values())
 
     def used_frames(self, tier: Tier) -> int:
-        return sum(page.tier == tier for s in self.sessions.values() for page in s.pages())
+        return len({page.frame for page in self.pages() if page.tier == tier})
 
     def reserved_blocks(self, tier: Tier) -> int:
         return sum(s.reserved.get(tier, 0) for s in self.sessions.values())
@@ -117,25 +95,34 @@ class EngineModel:
 
     def _execute(self, command: Command) -> Expected:
         self._check_arguments(command)
+        if not isinstance(command, SessionCreate | QueryTier | AgeScan | PrefixMatch | PrefixRemove | Flush | Resize):
+            if command.session not in self.sessions:
+                raise RefusedError(Status.NO_SESSION)
+            return getattr(self, f"_{type(command).__name__.lower()}")(self.sessions[command.session], command)
         match command:
             case SessionCreate(key=key):
                 return self._create(key)
-            case QueryTier():
-                return Expected(Status.OK)
-            case Flush():
-                return Expected(Status.OK, None)
+            case AgeScan():
+                return self._agescan(command)
+            case PrefixMatch() | PrefixRemove():
+                return self._prefix(command)
             case Resize(tier=tier, blocks=blocks):
                 self._require(blocks <= BLOCKS_MAX)
                 self.capacity[tier] = blocks
-                return Expected(Status.OK)
-            case _:
-                if command.session not in self.sessions:
-                    raise RefusedError(Status.NO_SESSION)
-                return getattr(self, f"_{type(command).__name__.lower()}")(self.sessions[command.session], command)
+        return Expected(Status.OK, None if isinstance(command, Flush) else 0)
+
+    def _prefix(self, command: PrefixMatch | PrefixRemove) -> Expected:
+        self._require(self.prefixes.sound(command))
+        if isinstance(command, PrefixMatch):
+            return Expected(Status.OK, *self.prefixes.match(command))
+        if command.session and command.session not in self.sessions:
+            raise RefusedError(Status.NO_SESSION)
+        return Expected(Status.OK, self.prefixes.remove(command))
 
     def _sessiondestroy(self, session: Session, command: SessionDestroy) -> Expected:
         self._refuse_leased(session)
         del self.sessions[command.session]
+        self.prefixes.drop(command.session)
         return Expected(Status.OK, len(session.pages()))
 
     def _lease(self, session: Session, command: Lease) -> Expected:
@@ -157,7 +144,48 @@ class EngineModel:
 
     def _translate(self, session: Session, command: Translate) -> Expected:
         slot, inside = self._range(session, command)
-        return Expected(Status.OK, None, {number: slot[number] for number in inside})
+        return Expected(Status.OK, None, pages={number: slot[number] for number in inside})
+
+    def _translatelist(self, session: Session, command: TranslateList) -> Expected:
+        slot = session.slots.get(command.slot, {})
+        return Expected(Status.OK, len(command.pages), listed=tuple(slot.get(number) for number in command.pages))
+
+    def _prefixinsert(self, session: Session, command: PrefixInsert) -> Expected:
+        assert self.sessions[command.session] is session
+        self._require(self.prefixes.sound(command))
+        return Expected(Status.OK, self.prefixes.insert(command))
+
+    def _share(self, session: Session, command: Share) -> Expected:
+        slot, inside = self._range(session, command)
+        self._require(command.source_slot < self.slots_max)
+        if command.source not in self.sessions:
+            raise RefusedError(Status.NO_SESSION)
+        self._require((command.source, command.source_slot) != (command.session, command.slot))
+        if inside:
+            raise RefusedError(Status.ALREADY_MAPPED)
+        source = self.sessions[command.source].slots.get(command.source_slot, {})
+        end = command.first_page + command.count
+        shared = {number: page for number, page in source.items() if command.first_page <= number < end}
+        slot.update({number: replace(page, used=False, dirty=False) for number, page in shared.items()})
+        return Expected(Status.OK, len(shared))
+
+    def _unshare(self, session: Session, command: Unshare) -> Expected:
+        slot, inside = self._range(session, command)
+        holders = self.holders()
+        made: dict[int, Page] = {}
+        blocks: Counter[Tier] = Counter()
+        for number in inside:
+            old = slot[number]
+            if holders[old.frame] == 1:
+                continue
+            blocks[old.tier] += old.blocks
+            made[number] = replace(old, frame=next(self.frames), dirty=False)
+            frames = sum(page.tier == old.tier for page in made.values())
+            self._admit(session, old.tier, frames=frames, blocks=blocks[old.tier], reserved=False)
+        self._refuse_small(made, command.copies_max)
+        old_frames = {number: slot[number].frame for number in made}
+        slot.update(made)
+        return Expected(Status.OK, None, len(made), pages=made, old=old_frames)
 
     def _querysession(self, session: Session, command: QuerySession) -> Expected:
         assert self.sessions[command.session] is session
@@ -174,6 +202,7 @@ class EngineModel:
         slot, inside = self._range(session, command)
         for number in inside:
             slot[number].used = True
+            slot[number].dirty |= command.dirty
         return Expected(Status.OK, len(inside))
 
     def _windowadvance(self, session: Session, command: WindowAdvance) -> Expected:
@@ -198,10 +227,22 @@ class EngineModel:
             for number in sorted(slot)
             if any(first <= number * page_bytes and (number + 1) * page_bytes <= last for first, last in out)
         }
+        self._refuse_small(gone, command.runs_max)
         for number in gone:
             del slot[number]
         session.window_start[command.slot] = max(session.window_start.get(command.slot, 0), slid)
-        return Expected(Status.OK, None, gone)
+        return Expected(Status.OK, None, len(gone), pages=gone)
+
+    def _agescan(self, command: AgeScan) -> Expected:
+        """Answer a scan that is refused, or that looks at nothing; `scan` is for the others."""
+        self._require(command.least_age <= AGE_MAX and command.tier in {Tier.NONE, *self.total_frames})
+        if command.runs_max < 1:
+            raise RefusedError(Status.BUFFER_SMALL, 1)
+        at = command.cursor
+        self._require(not at.done and not (command.advance and (at.session or at.slot or at.page)))
+        assert command.count == 0
+        assert not command.advance
+        return Expected(Status.OK)
 
     def scan(self, command: AgeScan) -> dict[tuple[int, int, int], tuple[Page, int]]:
         """Return page and age of all that a whole scan reports, by session, slot and number."""
@@ -212,7 +253,8 @@ class EngineModel:
                 for number, page in pages.items():
                     if page.used:
                         page.generation, page.used = self.generation, False
-                    age = min(self.generation - page.generation, AGE_MAX)
+                    page.generation = max(page.generation, self.generation - AGE_MAX)
+                    age = self.generation - page.generation
                     if age >= command.least_age and command.tier in {Tier.NONE, page.tier}:
                         found[handle, slot, number] = (page, age)
         return found
@@ -221,12 +263,19 @@ class EngineModel:
         if not good:
             raise RefusedError(Status.BAD_ARGUMENT)
 
+    @staticmethod
+    def _refuse_small(pages: dict[int, Page], runs_max: int) -> None:
+        """Refuse for want of room; how many runs there are is the engine's, so the room is for none or for all."""
+        if pages and not runs_max:
+            raise RefusedError(Status.BUFFER_SMALL, None)
+        assert len(pages) <= runs_max or not pages
+
     def _refuse_leased(self, session: Session) -> None:
         if session.leases:
             raise RefusedError(Status.LEASED)
 
     def _check_arguments(self, command: Command) -> None:
-        if isinstance(command, Map | Unmap | Translate | Remap | Touch | WindowAdvance):
+        if isinstance(command, Map | Ranged | TranslateList | WindowAdvance):
             self._require(command.slot < self.slots_max)
         if isinstance(command, Map | Remap | Reserve | QueryTier | Resize):
             self._require(command.tier in self.total_frames)
@@ -250,7 +299,7 @@ class EngineModel:
             raise RefusedError(Status.NO_SPACE)
         return own
 
-    def _range(self, session: Session, command: Unmap | Translate | Remap | Touch) -> tuple[dict[int, Page], list[int]]:
+    def _range(self, session: Session, command: Ranged) -> tuple[dict[int, Page], list[int]]:
         self._require(command.first_page < PAGES_MAX)
         slot = session.slots.setdefault(command.slot, {})
         end = command.first_page + command.count
@@ -283,7 +332,10 @@ class EngineModel:
         self._refuse_leased(session)
         moving = [number for number in inside if slot[number].tier != command.tier]
         other = session.slots.setdefault(command.other_slot, {}) if with_other else {}
+        holders = self.holders()
         for number in moving:
+            if holders[slot[number].frame] > 1:
+                raise RefusedError(Status.SHARED)
             if command.take and (number not in other or other[number].tier != command.tier):
                 raise RefusedError(Status.NOT_MAPPED)
             if command.keep and not command.take and number in other:

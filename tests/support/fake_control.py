@@ -32,6 +32,7 @@ WELL = Engine(
     replayed=3,
     taken_back=1,
     losses=(),
+    losses_count=0,
 )
 
 TREE = {

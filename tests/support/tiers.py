@@ -22,7 +22,7 @@ from support.fake_plane import FakePlane
 from support.yielding_device import YieldingDevice
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Awaitable, Callable
     from pathlib import Path
 
     from kvdriver import Device
@@ -113,16 +113,24 @@ class Tiers:
 
 
 @asynccontextmanager
-async def tiers_at(root: Path, *, plane: FakePlane | None = None, **settings: object) -> AsyncIterator[Tiers]:
+async def tiers_at(
+    root: Path,
+    *,
+    plane: FakePlane | None = None,
+    open_device: Callable[[dict[Tier, int]], Awaitable[Device]] | None = None,
+    **settings: object,
+) -> AsyncIterator[Tiers]:
     config = config_at(root, **settings)  # type: ignore[arg-type]
     catalog = Catalog.open(config.daemon.state, page_bytes=PAGE_BYTES)
     burst = config.ddr.budget_bytes + config.ddr.burst_bytes
-    engine = InProcessDevice.open(
-        page_bytes=PAGE_BYTES,
-        capacity_blocks={Tier.DDR: burst // BLOCK_BYTES, Tier.NVME: 4 * config.nvme.capacity_bytes // BLOCK_BYTES},
-        sessions_max=4096,
-    )
-    device: Device = YieldingDevice(engine) if YIELDING.get() else engine
+    capacity = {Tier.DDR: burst // BLOCK_BYTES, Tier.NVME: 4 * config.nvme.capacity_bytes // BLOCK_BYTES}
+    device: Device
+    if open_device is not None:
+        device = await open_device(capacity)
+    else:
+        device = InProcessDevice.open(page_bytes=PAGE_BYTES, capacity_blocks=capacity, sessions_max=4096)
+    if YIELDING.get():
+        device = YieldingDevice(device)
     plane = plane or FakePlane()
     try:
         async with Mover.open(page_bytes=PAGE_BYTES) as mover:

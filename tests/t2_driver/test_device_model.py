@@ -13,13 +13,15 @@ from kvdriver import (
     AgeCursor,
     AgeScan,
     Command,
-    Completion,
     Event,
     Flush,
     InProcessDevice,
     Lease,
     Map,
     MapRun,
+    PrefixInsert,
+    PrefixMatch,
+    PrefixRemove,
     QuerySession,
     QueryTier,
     Remap,
@@ -28,14 +30,17 @@ from kvdriver import (
     SessionCreate,
     SessionDestroy,
     SessionTransition,
-    Status,
+    Share,
     Tier,
     Touch,
     Translate,
+    TranslateList,
     Unmap,
+    Unshare,
     WindowAdvance,
 )
-from support.engine_model import PAGES_MAX, EngineModel, Expected
+from support.engine_compare import EngineComparer
+from support.engine_model import PAGES_MAX, EngineModel
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
@@ -69,7 +74,25 @@ WINDOW = st.builds(
     tokens=st.sampled_from([0, 3, 12, 48, 1 << 60]),
     window_tokens=st.sampled_from([0, 1, 5, (1 << 64) - 1]),
     sink_tokens=st.sampled_from([0, 0, 1, 4]),
-    runs_max=st.just(128),
+    runs_max=st.sampled_from([300, 300, 0]),
+)
+
+HASH = st.sampled_from([b"a" * 8, b"b" * 8, b"a" * 16, b"a" * 24, b"a" * 32, b"a" * 7])
+CHAIN = {
+    "namespace": st.integers(0, 1),
+    "hashes": HASH.flatmap(lambda one: st.lists(st.sampled_from([one, one[::-1], one[1:] + b"c"]), max_size=4)).map(
+        tuple
+    ),
+    "first": st.sampled_from([0, 0, 1, 2, PAGES_MAX - 1, PAGES_MAX]),
+}
+# What answers at once; whole scans are a rule of their own.
+SCAN = st.builds(
+    AgeScan,
+    count=st.just(0),
+    least_age=st.sampled_from([0, 127, 128]),
+    tier=st.sampled_from([Tier.NONE, Tier.DDR, Tier.POOL]),
+    cursor=st.sampled_from([AgeCursor(), AgeCursor(session=1), AgeCursor(done=True)]),
+    runs_max=st.integers(0, 2),
 )
 
 COMMAND: st.SearchStrategy[Command] = st.one_of(
@@ -102,6 +125,15 @@ COMMAND: st.SearchStrategy[Command] = st.one_of(
     st.builds(SessionTransition, session=KEY, event=st.sampled_from(Event)),
     st.builds(Touch, session=KEY, slot=SLOT, first_page=PAGE, count=COUNT, dirty=FLAG),
     WINDOW,
+    st.builds(Share, session=KEY, slot=SLOT, source=KEY, source_slot=SLOT, first_page=PAGE, count=COUNT),
+    st.builds(
+        Unshare, session=KEY, slot=SLOT, first_page=PAGE, count=COUNT, copies_max=st.sampled_from([600, 600, 600, 0])
+    ),
+    st.builds(TranslateList, session=KEY, slot=SLOT, pages=st.lists(PAGE, max_size=6).map(tuple)),
+    st.builds(PrefixInsert, session=KEY, **CHAIN),
+    st.builds(PrefixMatch, **CHAIN),
+    st.builds(PrefixRemove, session=KEY, **CHAIN),
+    SCAN,
     st.builds(Flush),
     st.builds(QueryTier, tier=TIER),
     st.builds(QuerySession, session=KEY),
@@ -125,23 +157,26 @@ class DeviceMachine(RuleBasedStateMachine):
         self.device = InProcessDevice.open(
             page_bytes=PAGE_BLOCKS * 4096, capacity_blocks=CAPACITY, sessions_max=SESSIONS_MAX, arena_bytes=8 << 20
         )
-        self.model = EngineModel(
-            page_blocks=PAGE_BLOCKS, capacity_blocks=CAPACITY, sessions_max=SESSIONS_MAX, slots_max=8
-        )
-        self.handles: dict[int, int] = {}
-        self.frames: dict[int, tuple[Tier, int]] = {}
+        model = EngineModel(page_blocks=PAGE_BLOCKS, capacity_blocks=CAPACITY, sessions_max=SESSIONS_MAX, slots_max=8)
+        self.comparer = EngineComparer(model)
+
+    def handle(self, key: int) -> int:
+        return self.comparer.handles.get(key, 0)
 
     @rule(commands=st.lists(COMMAND, min_size=1, max_size=6))
     def submit(self, commands: list[Command]) -> None:
         resolved = [
-            dataclasses.replace(command, session=self.handles.get(command.session, 0))
-            if not isinstance(command, SessionCreate | QueryTier | Resize | Flush)
-            else command
+            dataclasses.replace(
+                command,
+                **{
+                    name: self.handle(getattr(command, name))
+                    for name in ("session", "source")
+                    if hasattr(command, name)
+                },
+            )
             for command in commands
         ]
-        completions = finish(self.device.submit(resolved))
-        for command, completion in zip(resolved, completions, strict=True):
-            self.compare(command, completion)
+        self.comparer.compare(resolved, finish(self.device.submit(resolved)))
 
     @rule(
         tier=st.sampled_from([Tier.NONE, Tier.DDR, Tier.NVME]),
@@ -153,31 +188,10 @@ class DeviceMachine(RuleBasedStateMachine):
     )
     def scan(self, *, tier: Tier, least_age: int, advance: bool, step: int, runs_max: int, ticks: int) -> None:
         for _ in range(ticks):
-            whole = AgeScan(count=step, least_age=least_age, tier=tier, advance=advance, runs_max=runs_max)
-            expected = self.model.scan(whole)
             if ticks > 3:
                 step, runs_max = 1 << 40, 100
-            found = self.scan_parts(dataclasses.replace(whole, count=step, runs_max=runs_max))
-            assert found.keys() == expected.keys()
-            for place, (tier_found, frame, age) in found.items():
-                page, age_expected = expected[place]
-                assert (tier_found, age) == (page.tier, age_expected), place
-                assert self.frames.setdefault(page.frame, (tier_found, frame)) == (tier_found, frame)
-
-    def scan_parts(self, command: AgeScan) -> dict[tuple[int, int, int], tuple[Tier, int, int]]:
-        found = {}
-        while True:
-            completion = finish(self.device.run(command))
-            assert completion.second <= command.count
-            for run in completion.cold:
-                for at in range(run.count):
-                    place = (run.session, run.slot, run.first_page + at)
-                    assert place not in found
-                    found[place] = (run.tier, run.first_frame + at, run.age)
-            assert isinstance(completion.cursor, AgeCursor)
-            if completion.cursor.done:
-                return found
-            command = dataclasses.replace(command, advance=False, cursor=completion.cursor)
+            command = AgeScan(count=step, least_age=least_age, tier=tier, advance=advance, runs_max=runs_max)
+            finish(self.comparer.scan(self.device, command))
 
     @rule(first=TIER, second=TIER)
     def promote_and_demote(self, first: Tier, second: Tier) -> None:
@@ -193,72 +207,27 @@ class DeviceMachine(RuleBasedStateMachine):
             ]
         )
 
-    def compare(self, command: Command, completion: Completion) -> None:
-        expected = self.model.execute(command)
-        assert completion.status is expected.status, command
-        if expected.value is not None:
-            assert completion.value == expected.value, command
-        if isinstance(command, SessionCreate) and completion.status is Status.OK:
-            assert completion.value not in self.handles.values()
-            self.handles[command.key] = completion.value
-            self.model.adopt(command.key, completion.value)
-        if isinstance(command, WindowAdvance) and completion.status is Status.OK:
-            assert completion.second == len(expected.pages)
-        if isinstance(command, Translate | WindowAdvance):
-            self.compare_runs(completion, expected)
-        if isinstance(command, QuerySession) and completion.status is Status.OK:
-            self.compare_session(command.session, completion)
-        if isinstance(command, QueryTier) and completion.status is Status.OK:
-            self.compare_tier(command.tier, completion)
-
-    def compare_runs(self, completion: Completion, expected: Expected) -> None:
-        found = {
-            run.first_page + at: (run.tier, run.blocks, run.first_frame + at)
-            for run in completion.runs
-            for at in range(run.count)
-        }
-        assert list(found) == list(expected.pages)
-        for number, page in expected.pages.items():
-            tier, blocks, frame = found[number]
-            assert (tier, blocks) == (page.tier, page.blocks)
-            # A page that moves between slots keeps its frame.
-            assert self.frames.setdefault(page.frame, (tier, frame)) == (tier, frame)
-
-    def compare_session(self, handle: int, completion: Completion) -> None:
-        session = self.model.sessions[handle]
-        told = completion.session
-        assert told is not None
-        assert (told.key, told.leases, told.state) == (session.key, session.leases, session.state)
-        assert {slot: start for slot, start in enumerate(told.window_start) if start} == {
-            slot: start for slot, start in session.window_start.items() if start
-        }
-        for tier in told.mapped_pages:
-            pages = [page for page in session.pages() if page.tier == tier]
-            assert told.mapped_pages[tier] == len(pages)
-            assert told.mapped_blocks[tier] == sum(page.blocks for page in pages)
-            assert told.reserved_blocks[tier] == session.reserved.get(tier, 0)
-
-    def compare_tier(self, tier: Tier, completion: Completion) -> None:
-        told = completion.tier
-        assert told is not None
-        assert told.capacity_blocks == self.model.capacity[tier]
-        assert told.total_frames == self.model.total_frames[tier]
-        assert told.used_blocks == self.model.used_blocks(tier)
-        assert told.used_frames == self.model.used_frames(tier)
-        assert told.reserved_blocks == self.model.reserved_blocks(tier)
+    @rule(slot=SLOT, count=COUNT, dirty=FLAG)
+    def fork_and_write(self, *, slot: int, count: int, dirty: bool) -> None:
+        """The same for sharing: a fork, and the copies of its first write."""
+        self.submit(
+            [
+                SessionCreate(key=1),
+                Share(session=1, slot=slot, source=0, source_slot=0),
+                Remap(session=1, slot=slot, tier=Tier.NVME),
+                Unshare(session=1, slot=slot, first_page=509, count=count, copies_max=600),
+                Touch(session=1, slot=slot, first_page=509, count=count, dirty=dirty),
+                TranslateList(session=0, slot=0, pages=(509, 510, 511)),
+                TranslateList(session=1, slot=slot, pages=(509, 510, 511)),
+            ]
+        )
 
     @invariant()
     def tables_are_consistent(self) -> None:
         assert finish(self.device.check()) == []
 
     def teardown(self) -> None:
-        for handle, session in self.model.sessions.items():
-            self.compare(QuerySession(session=handle), finish(self.device.run(QuerySession(session=handle))))
-            for slot in session.slots:
-                translate = Translate(session=handle, slot=slot)
-                self.compare(translate, finish(self.device.submit([translate]))[0])
-        for tier in CAPACITY:
-            self.compare(QueryTier(tier=tier), finish(self.device.run(QueryTier(tier=tier))))
+        finish(self.comparer.compare_all(self.device))
         assert finish(self.device.check()) == []
         self.device.close()
 
