@@ -28,6 +28,13 @@ static struct kvd_abi_transfer narrowing(void)
 	};
 }
 
+/* Each byte has this value: the first one has, and each other one is like the one before it. */
+static void assert_all(const unsigned char *bytes, size_t count, unsigned char value)
+{
+	assert_int_equal(bytes[0], value);
+	assert_memory_equal(bytes, bytes + 1, count - 1);
+}
+
 /* Both directions refuse it, and write nothing. */
 static void assert_refused(const struct rig *rig, uint64_t first, uint64_t count, const struct kvd_abi_transfer *transfer,
 			   uint32_t status, uint64_t result0)
@@ -40,13 +47,9 @@ static void assert_refused(const struct rig *rig, uint64_t first, uint64_t count
 		reply = rig_submit(rig, op, first, count, transfer);
 		assert_int_equal(reply.status, status);
 		assert_int_equal(reply.result0, result0);
-		for (size_t i = 0; i < HOST_BYTES; i++) {
-			assert_int_equal(host[i], UNTOUCHED);
-			assert_int_equal(scales[i], UNTOUCHED);
-		}
-		for (size_t i = 0; i < RIG_FRAMES * RIG_PAGE; i++)
-			if (rig->memory[i])
-				fail_msg("byte %zu of the tier was written", i);
+		assert_all(host, sizeof(host), UNTOUCHED);
+		assert_all(scales, sizeof(scales), UNTOUCHED);
+		assert_all(rig->memory, RIG_FRAMES * RIG_PAGE, 0);
 	}
 }
 

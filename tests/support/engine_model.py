@@ -178,7 +178,6 @@ class EngineModel:
             old = slot[number]
             if holders[old.frame] == 1:
                 continue
-            holders[old.frame] -= 1
             blocks[old.tier] += old.blocks
             made[number] = replace(old, frame=next(self.frames), dirty=False)
             frames = sum(page.tier == old.tier for page in made.values())

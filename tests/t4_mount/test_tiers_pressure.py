@@ -15,6 +15,11 @@ from support.mounted import start_kvd
 
 BUDGET_BYTES = 64 * MIB
 BURST_BYTES = 16 * MIB
+HIGH_WATERMARK = 0.9
+LOW_WATERMARK = 0.75
+OBJECTS_MIN = 10
+"""Of 6 MiB: more than the high watermark."""
+OBJECTS_MAX = 30
 
 
 @pytest.fixture(scope="module", params=["auto", "off"], ids=["passthrough", "served"])
@@ -162,11 +167,21 @@ def test_writing_without_room_is_enospc_and_emptying_is_not(mounted, without_roo
 
 
 def test_idle_objects_leave_by_themselves_down_to_the_low_watermark(folder):
-    with start_kvd({"ddr": {"budget": BUDGET_BYTES, "burst": BURST_BYTES, "idle": "200ms"}}) as running:
-        stored = {running.root / f"{index}": fill(running.root / f"{index}", 6 * MIB, index) for index in range(10)}
-        low_bytes = int(0.75 * BUDGET_BYTES)
-        wait_until(lambda: usage(running.kvd, "ddr")["used_bytes"] <= low_bytes, "above the high watermark objects go")
+    """A writer's reservation may cross the high watermark while objects are made: then fewer go, and more are made."""
+    low_bytes, high_bytes = int(LOW_WATERMARK * BUDGET_BYTES), int(HIGH_WATERMARK * BUDGET_BYTES)
+    watermarks = {"high_watermark": HIGH_WATERMARK, "low_watermark": LOW_WATERMARK}
+    with start_kvd({"ddr": {"budget": BUDGET_BYTES, "burst": BURST_BYTES, "idle": "200ms", **watermarks}}) as running:
+
+        def used_bytes():
+            return usage(running.kvd, "ddr")["used_bytes"]
+
+        stored = {}
+        while len(stored) < OBJECTS_MIN or low_bytes < used_bytes() <= high_bytes:
+            assert len(stored) < OBJECTS_MAX, "above the low watermark for ever"
+            path = running.root / f"{len(stored)}"
+            stored[path] = fill(path, 6 * MIB, len(stored))
+        wait_until(lambda: used_bytes() <= low_bytes, "above the high watermark objects go")
         assert running.kvd.entry("0")["tier"] == "nvme", "the one that was idle longest"
-        assert running.kvd.entry("9")["tier"] == "ddr"
+        assert running.kvd.entry(f"{len(stored) - 1}")["tier"] == "ddr"
         for path, expected in stored.items():
             assert digest(path) == expected

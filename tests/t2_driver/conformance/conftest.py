@@ -1,7 +1,7 @@
 """One suite for every device: ``--device in-process | vfio-user:SOCKET | vfio:SLOT``, more than once for several.
 
 Without the option it runs on the in-process engine and, where the program is installed, on ``kvd-card`` over vfio-user.
-Imports nothing but kvdriver, trio and pytest, so that it runs in a guest; `run.py` starts it there.
+Imports nothing but kvdriver, trio, pytest and the models of tests/support, so that it runs in a guest and with `run.py`.
 """
 
 from __future__ import annotations

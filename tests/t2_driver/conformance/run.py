@@ -1,6 +1,7 @@
 """Run the suite with nothing around it: ``python run.py --device vfio:0000:00:05.0``. Other options are pytest's.
 
-Needs pytest, trio, pytest-trio, cffi and kvdriver; `tests/support/engine_model.py` beside it, as in the tree.
+Needs pytest, trio, pytest-trio, cffi and kvdriver; `tests/support` beside it and
+`driver/spec/session.toml`, as in the tree.
 """
 
 from __future__ import annotations

@@ -184,10 +184,11 @@ CASES: dict[Op, list[Case]] = {
     Op.UNSHARE: [
         *ranged(Unshare),
         (SPACE, lambda w: Unshare(session=w.child, slot=FORKED)),
+        (SPACE, lambda w: Unshare(session=w.child, slot=FORKED, copies_max=0)),
     ],
     Op.WINDOW_ADVANCE: [
         (Status.BUFFER_SMALL, lambda w: window(w, runs_max=0)),
-        (BAD, lambda w: window(w, planes=0)),
+        (BAD, lambda w: window(w, planes=0, runs_max=0)),
         (BAD, lambda w: window(w, planes=PLANES_MAX + 1, plane_bytes=8 * 65536)),
         (BAD, lambda w: window(w, planes=2, plane_bytes=8 * 65536 - 1)),
         (BAD, lambda w: window(w, token_bytes=0)),
@@ -203,7 +204,7 @@ CASES: dict[Op, list[Case]] = {
         (BAD, lambda _: AgeScan(count=9, least_age=0, tier=Tier.CARD)),
         (BAD, lambda _: AgeScan(count=9, least_age=0, cursor=AgeCursor(done=True))),
         (BAD, lambda _: AgeScan(count=9, least_age=0, advance=True, cursor=AgeCursor(page=1))),
-        (Status.BUFFER_SMALL, lambda _: AgeScan(count=9, least_age=0, runs_max=0)),
+        (Status.BUFFER_SMALL, lambda _: AgeScan(count=9, least_age=0, runs_max=0, cursor=AgeCursor(done=True))),
     ],
     Op.GATHER: [
         (BAD, lambda w: Gather(session=w.a, slot=LIVE, first_page=END, transfer=transfer())),
@@ -226,7 +227,7 @@ CASES: dict[Op, list[Case]] = {
         (BAD, lambda _: PrefixMatch(namespace=1, hashes=HASHES, first=END)),
     ],
     Op.PREFIX_REMOVE: [
-        (BAD, lambda _: PrefixRemove(namespace=1, hashes=(b"odd",))),
+        (BAD, lambda _: PrefixRemove(namespace=1, hashes=(b"odd",), session=ABSENT)),
         (NO_SESSION, lambda _: PrefixRemove(namespace=1, hashes=HASHES, session=ABSENT)),
     ],
     Op.QUERY_TIER: [(BAD, lambda _: QueryTier(tier=Tier.POOL)), (BAD, lambda _: QueryTier(tier=Tier.NONE))],
