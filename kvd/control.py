@@ -92,9 +92,11 @@ class DaemonControl:
             leased=sum(1 for live in lives if live.opens),
             pinned=self._catalog.placements.count_pinned(),
             dirty=sum(1 for _ in self._objects.dirty()),
+            damaged=damaged,
             promoted_bytes=self._objects.moves.counts.promoted_bytes,
             demoted_bytes=self._objects.moves.counts.demoted_bytes,
             faults=faults,
+            faults_count=self._catalog.placements.count_faults(),
         )
 
     def _engine(self) -> Engine:

@@ -76,6 +76,15 @@ class Client:
         with self._explained():
             return self._document(self._http.get(f"/v1/{what}{query}"))
 
+    def metrics(self) -> str:
+        """Ask for the metrics, as a scraper gets them."""
+        with self._explained():
+            answer = self._http.get("/metrics")
+            if not (answer.is_success and answer.headers["content-type"].startswith("text/plain")):
+                self._document(answer)
+                raise ValueError(answer.status_code)
+            return answer.text
+
     def post(self, what: str) -> dict[str, Any]:
         """Tell the daemon to do something that needs no more words; return what it says."""
         with self._explained():

@@ -85,6 +85,18 @@ def df(*, session: Context) -> int:
 
 
 @app.command
+def metrics(*, session: Context) -> int:
+    """Print the daemon's metrics, in the text format of Prometheus."""
+    found = session.client.metrics()
+    if session.as_json:
+        session.document({"metrics": found})
+    else:
+        # Not through the console, which would wrap and colour it.
+        print(found, end="")
+    return Exit.OK
+
+
+@app.command
 def ls(
     path: Path = Path(),
     /,

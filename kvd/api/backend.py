@@ -66,7 +66,10 @@ class Engine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Status:
-    """The daemon at a glance. `state` is ``ok`` or ``degraded``; `reasons` says why it is degraded."""
+    """The daemon at a glance. `state` is ``ok`` or ``degraded``; `reasons` says why it is degraded.
+
+    `damaged` counts the objects in quarantine. `faults` are the newest of `faults_count`, which were ever recorded.
+    """
 
     state: str
     reasons: tuple[str, ...]
@@ -84,9 +87,11 @@ class Status:
     leased: int
     pinned: int
     dirty: int
+    damaged: int
     promoted_bytes: int
     demoted_bytes: int
     faults: tuple[Fault, ...]
+    faults_count: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

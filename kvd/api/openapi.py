@@ -61,22 +61,24 @@ def _names_as_strings(schema: Any) -> Any:
 
 
 def _operation(route: Route) -> dict[str, Any]:
-    media_type = "application/x-ndjson" if route.streams else "application/json"
-    schema: dict[str, Any] = {"type": "object"} if route.result is None else dict(_ref(route.result))
+    media_types = ("application/x-ndjson",) if route.streams else route.media_types
+    schema: dict[str, Any] = dict(_ref(route.result)) if route.result is not None else {"type": "object"}
+    if "text/plain" in media_types:
+        schema = {"type": "string"}
     if route.streams:
         schema = {
             "description": "One a line; an empty line means that the daemon is still at work. A Failure is the last line.",
             "anyOf": [schema, _ref(shapes.Failure)],
         }
     responses: dict[str, Any] = {
-        "200": {"description": route.summary, "content": {media_type: {"schema": schema}}},
+        "200": {"description": route.summary, "content": {name: {"schema": schema} for name in media_types}},
         **{
             status: {"description": words, "content": {"application/json": {"schema": _ref(shapes.Failure)}}}
             for status, words in _STATUS_WORDS.items()
         },
     }
     operation: dict[str, Any] = {
-        "operationId": route.path.removeprefix("/v1/").removesuffix(".json"),
+        "operationId": route.path.removeprefix("/v1").removeprefix("/").removesuffix(".json"),
         "summary": route.summary,
         "responses": responses,
     }

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 import trio
 from starlette.responses import Response
 
-from kvd.api import shapes, wire
+from kvd.api import metrics, shapes, wire
 from kvd.api.backend import Engine, Entry, Status, Step
 from kvd.api.openapi import document
 from kvd.api.stream import ListingAnswer, Operation, log_unexpected
@@ -82,6 +82,11 @@ class Routes:
         del request
         status = await self._control.status()
         return answer(shapes.Version(version=status.version, api=shapes.API_VERSION, mount=status.mount))
+
+    async def metrics(self, request: Request) -> ASGIApp:
+        """Answer the status as metrics."""
+        text, content_type = metrics.render(await self._control.status(), request.headers.get("accept", ""))
+        return Response(text, headers={"content-type": content_type, "cache-control": "no-store"})
 
     async def list_(self, request: Request) -> ASGIApp:
         """Answer `Listing`."""
@@ -166,6 +171,7 @@ class Route:
     body: type | None = None
     query_path: bool = False
     streams: bool = False
+    media_types: tuple[str, ...] = ("application/json",)
 
 
 def _get(
@@ -209,6 +215,14 @@ ROUTES: Final = (
         summary="Reset the card and give it the engine's tables again",
         result=Engine,
         handler=Routes.reset_device,
+    ),
+    Route(
+        method="GET",
+        path="/metrics",
+        summary="The status as metrics, in the text format of Prometheus or as OpenMetrics",
+        result=None,
+        handler=Routes.metrics,
+        media_types=metrics.MEDIA_TYPES,
     ),
     _get("/v1/version", "Who answers", shapes.Version, Routes.version),
     _get("/v1/openapi.json", "This description", None, Routes.openapi),

@@ -143,6 +143,10 @@ class Placements:
         """End an object's quarantine: its bytes were replaced."""
         self._db.execute("UPDATE object SET damaged=0 WHERE ino=?", (ino,))
 
+    def count_faults(self) -> int:
+        """Return how many faults were ever recorded."""
+        return int(self._db.scalar("SELECT coalesce(max(id), 0) FROM fault"))
+
     def faults(self, limit: int) -> list[FaultRow]:
         """Return the newest faults, newest first."""
         rows = self._db.execute(

@@ -154,9 +154,11 @@ class FakeControl:
             leased=sum(bool(e.opens) for e in files),
             pinned=sum(bool(e.pinned) for e in files),
             dirty=sum(not e.clean for e in files),
+            damaged=int(self.degraded),
             promoted_bytes=5 * GIB,
             demoted_bytes=7 * GIB,
             faults=faults if self.degraded else (),
+            faults_count=17,
         )
 
     def _tier(self, tier: str, files: list[Entry]) -> TierUsage:

@@ -117,7 +117,11 @@ async def test_answers_are_as_described(folder: Path) -> None:
             if body is not None:
                 check(document, operation["requestBody"]["content"]["application/json"]["schema"], body)
             answer = await client.request(method, path + query, json=body)
-            ((media_type, content),) = operation["responses"]["200"]["content"].items()
+            described = operation["responses"]["200"]["content"]
+            if path == "/metrics":
+                assert answer.headers["content-type"].split(";")[0] in described
+                continue
+            ((media_type, content),) = described.items()
             assert answer.headers["content-type"] == media_type
             texts = answer.text.splitlines()
             assert texts

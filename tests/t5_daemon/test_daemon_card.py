@@ -79,6 +79,8 @@ def test_killed_card_costs_nothing_and_is_taken_back(kvd: Daemon, socket: Path) 
         assert (found["transport"], found["state"], found["losses"]) == ("in-process", "degraded", [])
         assert kvd.status()["state"] == "degraded"
         assert "degraded since" in kvctl(kvd, "status").stdout
+        metrics = kvctl(kvd, "metrics").stdout.splitlines()
+        assert {"kvd_engine_degraded 1.0", 'kvd_engine_faults_total{kind="gone"} 1.0'} <= set(metrics)
         assert all(kvd.read(name) == content for name, content in contents.items())
         card_program.stop(process)
         assert kvctl(kvd, "device", "reset").returncode == 1

@@ -60,6 +60,7 @@ SHOWS = [
     (["ls", "/mnt/kvd/model/a.bin"], ["a.bin\n"]),
     (["stat", "/mnt/kvd/model/a.bin"], ["/model/a.bin\n", "3.0 MiB (3145728 bytes)", "inode", "sealed"]),
     (["stat", NOT_UTF8], [r"/model/not-utf8-\xff\xfe.bin"]),
+    (["metrics"], ['kvd_tier_capacity_bytes{tier="ddr"} ', "kvd_degraded 1.0\n", "kvd_faults_total 17.0\n"]),
     (["version"], ["kvctl 0.1.0\nkvd 0.1.0 (api 1) serves /mnt/kvd\n"]),
     (["--help"], ["Exit status", "130", "promote", "--json", "KVD_SOCKET"]),
     (["ls", "--help"], ["--long", "-l"]),
@@ -88,6 +89,7 @@ def test_an_empty_directory_is_no_output(still: Daemon) -> None:
         (["df"], {"mount", "tiers"}),
         (["ls", "-l", "/mnt/kvd/model"], {"path", "entries"}),
         (["stat", "/mnt/kvd/model/a.bin", NOT_UTF8], {"entries", "failed"}),
+        (["metrics"], {"metrics"}),
         (["version"], {"client", "daemon"}),
     ],
 )

@@ -101,7 +101,7 @@ def test_a_bug_of_the_daemon() -> None:
     assert "its log says why" in done.stderr
 
 
-@pytest.mark.parametrize("command", ["status", "df", "ls", "sync", "version"])
+@pytest.mark.parametrize("command", ["status", "df", "metrics", "ls", "sync", "version"])
 def test_no_daemon(tmp_path: Path, command: str) -> None:
     done = kvctl(tmp_path / "none", command)
     assert done.returncode == 3

@@ -1,0 +1,94 @@
+"""The metrics say what the status says, in both text formats."""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
+from prometheus_client.parser import text_string_to_metric_families as parse_text
+
+from kvd.api.metrics import render
+from kvd.errors import UnavailableError
+from kvdriver import FaultKind
+from support.fake_control import GIB, MIB, WELL, FakeControl
+from support.serving import served
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+OPENMETRICS = "application/openmetrics-text; version=1.0.0"
+FORMATS = [("", parse_text, "text/plain"), (OPENMETRICS, parse_openmetrics, "application/openmetrics-text")]
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="kvd") as name:
+        yield Path(name)
+
+
+def samples(parse, text: str) -> dict[tuple[str, ...], float]:
+    found = [
+        ((sample.name, *(value for _, value in sorted(sample.labels.items()))), sample.value)
+        for family in parse(text)
+        for sample in family.samples
+    ]
+    assert len(dict(found)) == len(found), "a sample is told twice"
+    return dict(found)
+
+
+@pytest.mark.parametrize(("accept", "parse", "media_type"), FORMATS)
+async def test_metrics_are_the_status(folder: Path, accept, parse, media_type) -> None:
+    failed = replace(WELL, state="degraded", reason="gone", losses=("a",), losses_count=300)
+    control = FakeControl(degraded=True, engine=failed)
+    async with served(control, folder / "s") as client:
+        answer = await client.get("/metrics", headers={"accept": accept} if accept else {})
+        assert answer.status_code == 200
+        assert answer.headers["content-type"].split(";")[0] == media_type
+    found = samples(parse, answer.text)
+    status = await control.status()
+    for tier in status.tiers:
+        for what in ("budget_bytes", "capacity_bytes", "used_bytes", "reserved_bytes", "objects"):
+            assert found.pop((f"kvd_tier_{what}", tier.tier)) == getattr(tier, what)
+    for kind in FaultKind:
+        assert found.pop(("kvd_engine_faults_total", kind.value)) == (kind is FaultKind.TIMEOUT)
+    assert found == {
+        ("kvd_info", "6.18.0", "/mnt/kvd", "0.1.0"): 1,
+        ("kvd_uptime_seconds",): 93_784,
+        ("kvd_degraded",): 1,
+        ("kvd_feature", "passthrough"): 1,
+        ("kvd_feature", "direct-io"): 1,
+        ("kvd_feature", "io_uring"): 1,
+        ("kvd_feature", "hugepages"): 0,
+        ("kvd_objects",): status.objects,
+        ("kvd_leased_objects",): 1,
+        ("kvd_pinned_objects",): 0,
+        ("kvd_dirty_objects",): 0,
+        ("kvd_damaged_objects",): 1,
+        ("kvd_promoted_bytes_total",): 5 * GIB,
+        ("kvd_demoted_bytes_total",): 7 * GIB,
+        ("kvd_faults_total",): 17,
+        ("kvd_engine_info", "vfio-user", "vfio-user:/run/card.sock"): 1,
+        ("kvd_engine_degraded",): 1,
+        ("kvd_engine_since_timestamp_seconds",): 1_700_000_000,
+        ("kvd_engine_replayed_commands_total",): 3,
+        ("kvd_engine_taken_back_total",): 1,
+        ("kvd_engine_losses_total",): 300,
+    }
+    assert status.tiers[0].reserved_bytes == 2 * MIB
+
+
+async def test_names_that_are_not_utf8_are_told_escaped() -> None:
+    status = await FakeControl(mount='/mnt/\udcff"\n').status()
+    text, _ = render(status, "")
+    assert ("kvd_info", "6.18.0", '/mnt/\\xff"\n', "0.1.0") in samples(parse_text, text.decode())
+
+
+async def test_daemon_that_can_not_answer_is_an_error_not_an_empty_page(folder: Path) -> None:
+    async with served(FakeControl(bug=UnavailableError("no engine")), folder / "s") as client:
+        answer = await client.get("/metrics")
+    assert answer.status_code == 503
+    assert answer.json()["error"]["message"] == "no engine"
