@@ -114,6 +114,7 @@ static void test_no_reply_requests(void **state)
 
 	(void)state;
 	rig_start(&rig, 1);
+	await_idle(&rig); /* INIT */
 	for (size_t i = 0; i < 3; i++) {
 		uint64_t unique = kernel_send(&rig, opcodes[i], 5, body, 24, NULL, 0);
 
