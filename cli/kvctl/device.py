@@ -147,7 +147,7 @@ def info(address: str, /, *, session: Context) -> int:
     if session.as_json:
         session.document(found)
     else:
-        session.show(tables.pairs(found))
+        session.show(tables.card(found))
     return Exit.OK
 
 

@@ -131,9 +131,29 @@ def devices(found: list[dict[str, Any]]) -> Table:
     return table
 
 
-def pairs(found: dict[str, Any]) -> Table:
-    """Lay out names and what they stand for."""
-    return _pairs((name.replace("_", " "), Text(show(str(value)))) for name, value in found.items())
+def card(found: dict[str, Any]) -> Table:
+    """Lay out what a card says of itself, as people write it."""
+    return _pairs((name.removesuffix("_bytes").replace("_", " "), Text(show(told))) for name, told in _card_rows(found))
+
+
+def _card_rows(found: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    for name, value in found.items():
+        match name, value:
+            case "memory_bytes", _:
+                sizes = zip(("none", "ddr", "card", "nvme", "pool"), value, strict=True)
+                yield name, ", ".join(f"{tier} {units.size(size)}" for tier, size in sizes if size) or "-"
+            case "page_sizes", _:
+                yield name, ", ".join(units.size(size) for size in value)
+            case "address_last", _:
+                yield name, f"{value:#x}"
+            case _, bool():
+                yield name, "yes" if value else "no"
+            case _, list():
+                yield name, ", ".join(each.lower().replace("_", "-") for each in value)
+            case _, int() if name.endswith("_bytes_max"):
+                yield name.replace("_bytes_max", "_max"), units.size(value)
+            case _:
+                yield name, str(value) or "-"
 
 
 def _faults(found: list[dict[str, Any]]) -> Table:

@@ -80,7 +80,8 @@ def test_info_and_selftest_of_a_card(scratch: Path) -> None:
         told = kvctl(None, "device", "info", f"vfio-user:{socket}")
         assert (told.returncode, told.stderr) == (0, "")
         assert "transport" in told.stdout
-        assert "SESSION_CREATE" in told.stdout
+        for line in ("session-create, ", "card 256 MiB", "4.0 KiB, ", "raw, fp16, "):
+            assert line in told.stdout
         info = document(kvctl(None, "--json", "device", "info", f"vfio-user:{socket}"))
         assert (info["vendor"], info["device"], info["version"]) == ("1234", "6b76", "1.0")
         done = kvctl(None, "device", "selftest", f"vfio-user:{socket}")
