@@ -6,17 +6,30 @@ from kvdriver.carddevice import CardDevice
 from kvdriver.commands import (
     AgeCursor,
     AgeScan,
+    Command,
     Flush,
     Gather,
+    Lease,
+    Map,
+    MapRun,
     PrefixInsert,
     PrefixMatch,
     PrefixRemove,
+    QuerySession,
+    QueryTier,
+    Remap,
+    Reserve,
+    Resize,
     Scatter,
+    SessionCreate,
+    SessionDestroy,
     SessionTransition,
     Share,
     Touch,
     Transfer,
+    Translate,
     TranslateList,
+    Unmap,
     Unshare,
     WindowAdvance,
 )
@@ -24,31 +37,18 @@ from kvdriver.device import (
     BLOCK_BYTES,
     Capabilities,
     ColdRun,
-    Command,
     Completion,
     CopyRun,
     Device,
     DeviceStatistics,
     EngineError,
-    Lease,
-    Map,
-    MapRun,
-    QuerySession,
-    QueryTier,
-    Remap,
-    Reserve,
-    Resize,
     Run,
-    SessionCreate,
-    SessionDestroy,
     SessionInfo,
     TierInfo,
-    Translate,
-    Unmap,
 )
 from kvdriver.enginestate import EngineState
 from kvdriver.faults import DeviceFault, FaultKind
-from kvdriver.inprocess import InProcessDevice, run
+from kvdriver.inprocess import InProcessDevice
 from kvdriver.losses import Loss, Lost, Repair
 from kvdriver.opening import open_bare, open_resilient
 from kvdriver.resilient import ResilientDevice
@@ -111,5 +111,4 @@ __all__ = [
     "WindowAdvance",
     "open_bare",
     "open_resilient",
-    "run",
 ]

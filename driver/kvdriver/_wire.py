@@ -27,9 +27,8 @@ from kvdriver.abi import (
     Status,
     Tier,
 )
-from kvdriver.device import (
+from kvdriver.commands import (
     Command,
-    Completion,
     Lease,
     Map,
     QuerySession,
@@ -39,11 +38,10 @@ from kvdriver.device import (
     Resize,
     SessionCreate,
     SessionDestroy,
-    SessionInfo,
-    TierInfo,
     Translate,
     Unmap,
 )
+from kvdriver.device import Completion, SessionInfo, TierInfo
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -16,10 +16,10 @@ from kvdriver._vfio import ffi, lib
 from kvdriver._wire import Batch, buffers_bytes
 from kvdriver.abi import Status
 from kvdriver.card import ring_fault
-from kvdriver.commands import Gather, Scatter
-from kvdriver.device import Device, Translate
+from kvdriver.commands import Gather, Scatter, Translate
+from kvdriver.device import Device
 from kvdriver.faults import DeviceFault, FaultKind, Interrupted
-from kvdriver.inprocess import run, segments
+from kvdriver.inprocess import segments
 from kvdriver.registers import fault_of
 
 if TYPE_CHECKING:
@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 
     from kvdriver.abi import Tier
     from kvdriver.card import Card
-    from kvdriver.device import Capabilities, Command, Completion, DeviceStatistics, Mappable
+    from kvdriver.commands import Command
+    from kvdriver.device import Capabilities, Completion, DeviceStatistics, Mappable
     from kvdriver.inprocess import InProcessDevice
     from kvdriver.losses import Repair
     from kvdriver.memory import AddressSpace
@@ -231,16 +232,6 @@ class CardDevice(Device):
             await trio.to_thread.run_sync(card.look)
 
     # -- the rest ------------------------------------------------------------------------------------------------
-
-    async def run(self, command: Command) -> Completion:
-        """Execute one command.
-
-        Raises
-        ------
-        EngineError
-            If it was refused.
-        """
-        return await run(self, command)
 
     async def map_memory(self, memory: Mappable) -> None:
         """Let the card reach a memory; see `Device`."""

@@ -1,6 +1,6 @@
 """The one interface to a page-table engine, wherever it runs.
 
-In process today; over vfio-user or the kernel's VFIO later. A batch of commands goes in, a batch of completions comes
+In process, over vfio-user or on the kernel's VFIO. A batch of commands goes in, a batch of completions comes
 out, in order. A completion carries a status; a status other than OK is data here, and an exception only where the
 caller asks for one (`Device.run`).
 """
@@ -10,56 +10,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from kvdriver.commands import (
-    AgeCursor,
-    Command,
-    Lease,
-    Map,
-    MapRun,
-    QuerySession,
-    QueryTier,
-    Remap,
-    Reserve,
-    Resize,
-    SessionCreate,
-    SessionDestroy,
-    Translate,
-    Unmap,
-)
+from kvdriver.abi import Status
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from kvdriver.abi import State, Status, Tier
-
-# The commands that were here before there were so many are still found here.
-__all__ = [
-    "BLOCK_BYTES",
-    "AgeCursor",
-    "Capabilities",
-    "ColdRun",
-    "Command",
-    "Completion",
-    "CopyRun",
-    "Device",
-    "DeviceStatistics",
-    "EngineError",
-    "Lease",
-    "Map",
-    "MapRun",
-    "QuerySession",
-    "QueryTier",
-    "Remap",
-    "Reserve",
-    "Resize",
-    "Run",
-    "SessionCreate",
-    "SessionDestroy",
-    "SessionInfo",
-    "TierInfo",
-    "Translate",
-    "Unmap",
-]
+    from kvdriver.abi import State, Tier
+    from kvdriver.commands import AgeCursor, Command
 
 BLOCK_BYTES = 4096
 """Unit of capacity: what tmpfs and ext4 allocate."""
@@ -231,7 +188,10 @@ class Device(Protocol):
         EngineError
             If it was refused.
         """
-        ...
+        [completion] = await self.submit([command])
+        if completion.status is not Status.OK:
+            raise EngineError(completion.status, command)
+        return completion
 
     async def map_memory(self, memory: Mappable) -> None:
         """Let the device reach a memory, which `Transfer` names by its addresses in this process.

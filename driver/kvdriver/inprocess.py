@@ -8,21 +8,8 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from kvdriver._engine import ffi, lib
 from kvdriver._wire import TRANSLATE_RUNS, Batch
 from kvdriver.abi import Status, Tier
-from kvdriver.commands import Share, Unshare, WindowAdvance
-from kvdriver.device import (
-    Capabilities,
-    Command,
-    Completion,
-    Device,
-    DeviceStatistics,
-    EngineError,
-    Map,
-    Remap,
-    Run,
-    SessionDestroy,
-    Translate,
-    Unmap,
-)
+from kvdriver.commands import Command, Map, Remap, SessionDestroy, Share, Translate, Unmap, Unshare, WindowAdvance
+from kvdriver.device import Capabilities, Completion, Device, DeviceStatistics, EngineError, Run
 from kvdriver.losses import LOSSES_MAX, Loss, Repair
 
 if TYPE_CHECKING:
@@ -85,20 +72,6 @@ def recover_tables(engine: Any) -> Repair:
         finished=bool(result.finished),
         undone=bool(result.undone),
     )
-
-
-async def run(device: Device, command: Command) -> Completion:
-    """Execute one command on any device.
-
-    Raises
-    ------
-    EngineError
-        If it was refused.
-    """
-    [completion] = await device.submit([command])
-    if completion.status is not Status.OK:
-        raise EngineError(completion.status, command)
-    return completion
 
 
 def segments(commands: Sequence[Command]) -> Iterator[Sequence[Command]]:
@@ -246,16 +219,6 @@ class InProcessDevice(Device):
         batch.submit(self._opened())
         self.retries += 1
         return batch.completions()[0]
-
-    async def run(self, command: Command) -> Completion:
-        """Execute one command.
-
-        Raises
-        ------
-        EngineError
-            If it was refused.
-        """
-        return await run(self, command)
 
     def give_memory(self, tier: Tier, *, address: int, size_bytes: int) -> None:
         """Say where `Gather` and `Scatter` find a tier's frames: frame n at `address` and n pages.

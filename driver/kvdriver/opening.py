@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
     from kvdriver.abi import Tier
     from kvdriver.address import DeviceAddress
-    from kvdriver.device import Device, Run, Translate
+    from kvdriver.commands import Translate
+    from kvdriver.device import Device, Run
     from kvdriver.registers import CardDescription
 
 DEADLINE_S: Final = 5.0

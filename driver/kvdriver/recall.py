@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kvdriver.abi import Status
-from kvdriver.device import Translate
+from kvdriver.commands import Translate
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from kvdriver.device import Command, Completion
+    from kvdriver.commands import Command
+    from kvdriver.device import Completion
     from kvdriver.faults import Interrupted
     from kvdriver.inprocess import InProcessDevice
 

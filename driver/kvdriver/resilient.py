@@ -15,7 +15,6 @@ from kvdriver.carddevice import CardDevice
 from kvdriver.device import Device
 from kvdriver.enginestate import EngineState
 from kvdriver.faults import DeviceFault, FaultKind
-from kvdriver.inprocess import run
 from kvdriver.losses import LostSessions
 from kvdriver.preparing import PREPARE_S_MAX, Preparer, close
 from kvdriver.recall import recall
@@ -25,7 +24,8 @@ if TYPE_CHECKING:
 
     from kvdriver.abi import Tier
     from kvdriver.card import Card
-    from kvdriver.device import Capabilities, Command, Completion, DeviceStatistics, Mappable
+    from kvdriver.commands import Command
+    from kvdriver.device import Capabilities, Completion, DeviceStatistics, Mappable
     from kvdriver.losses import Lost, Repair
     from kvdriver.tables import Tables
 
@@ -354,16 +354,6 @@ class ResilientDevice(Device):
             await self._fail(fault, restart=False)
 
     # -- the rest ------------------------------------------------------------------------------------------------
-
-    async def run(self, command: Command) -> Completion:
-        """Execute one command.
-
-        Raises
-        ------
-        EngineError
-            If it was refused.
-        """
-        return await run(self, command)
 
     async def check(self) -> list[str]:
         """Check the tables against each other; one sentence for each fault found."""

@@ -22,7 +22,7 @@ from kvdriver.abi import Op, Tier
 from kvdriver.address import DeviceAddress
 from kvdriver.bench import Measured
 from kvdriver.card import ring_fault
-from kvdriver.device import SessionCreate
+from kvdriver.commands import SessionCreate
 from kvdriver.opening import BareCard, open_bare
 
 if TYPE_CHECKING:

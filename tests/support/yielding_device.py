@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from kvdriver import Device, run
+from kvdriver import Device
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,9 +31,6 @@ class YieldingDevice(Device):
         completions = await self._device.submit(commands)
         await trio.lowlevel.checkpoint()
         return completions
-
-    async def run(self, command: Command) -> Completion:
-        return await run(self, command)
 
     async def check(self) -> list[str]:
         await trio.lowlevel.checkpoint()
