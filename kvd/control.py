@@ -14,7 +14,7 @@ import trio
 from kvd.api.backend import Engine, Entry, Fault, FeatureOff, Status, Step, TierUsage
 from kvd.errors import KvdError, NotFoundError, UnavailableError
 from kvd.version import VERSION
-from kvdriver import BLOCK_BYTES, ResilientDevice, Tier
+from kvdriver import BLOCK_BYTES, EngineState, ResilientDevice, Tier
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -100,21 +100,11 @@ class DaemonControl:
         )
 
     def _engine(self) -> Engine:
-        if not isinstance(self._device, ResilientDevice):
+        if isinstance(self._device, ResilientDevice):
+            state = self._device.state
+        else:
             transport = self._device.capabilities.transport
-            return Engine(
-                wanted=transport,
-                transport=transport,
-                state="ok",
-                reason="",
-                since_s=self._started_at_s,
-                faults={},
-                replayed=0,
-                taken_back=0,
-                losses=(),
-                losses_count=0,
-            )
-        state = self._device.state
+            state = EngineState(wanted=transport, transport=transport, degraded=False, since_s=self._started_at_s)
         return Engine(
             wanted=state.wanted,
             transport=state.transport,

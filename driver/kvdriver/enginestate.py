@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,10 +34,10 @@ class EngineState:
     wanted: str
     transport: str
     degraded: bool
-    reason: str
     since_s: float
-    faults: dict[str, int]
-    replayed: int
-    taken_back: int
-    losses: tuple[str, ...]
-    losses_count: int
+    reason: str = ""
+    faults: dict[str, int] = field(default_factory=dict)
+    replayed: int = 0
+    taken_back: int = 0
+    losses: tuple[str, ...] = ()
+    losses_count: int = 0

@@ -63,11 +63,6 @@ class ResilientDevice(Device):
             degraded=True,
             reason="not opened yet",
             since_s=time.time(),
-            faults={},
-            replayed=0,
-            taken_back=0,
-            losses=(),
-            losses_count=0,
         )
 
     @classmethod
