@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import tempfile
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from private_kvd import signals_held
 
-if TYPE_CHECKING:
-    from types import TracebackType
+from kvdriver import cardmodel
 
-BIN = Path(sys.executable).parent
-READY_S = 10.0
-STOP_S = 10.0
-POLL_S = 0.01
+if TYPE_CHECKING:
+    import subprocess
+    from types import TracebackType
 
 
 class CardFailedError(Exception):
@@ -37,7 +32,6 @@ class PrivateCard:
         self._folder = tempfile.TemporaryDirectory(prefix="kvd-card-")
         self._options = options
         self.socket = Path(self._folder.name) / "card.sock"
-        self.log = Path(self._folder.name) / "card.log"
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -47,20 +41,15 @@ class PrivateCard:
 
     def start(self) -> Self:
         """Start it and wait until it listens."""
-        with self.log.open("ab") as log, signals_held() as restore:
-            self._process = subprocess.Popen(
-                [str(BIN / "kvd-card"), "--socket", str(self.socket), *self._options],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-                preexec_fn=restore,  # noqa: PLW1509 - it does nothing but one system call
-            )
-        deadline = time.monotonic() + READY_S
-        while not self.socket.exists():
-            if self._process.poll() is not None or time.monotonic() > deadline:
-                raise CardFailedError(f"kvd-card does not listen: {self.log.read_text()}")
-            time.sleep(POLL_S)
+        try:
+            with signals_held() as restore:
+                self._process = cardmodel.start(self.socket, *self._options, start_new_session=True, preexec_fn=restore)
+            cardmodel.until_listening(self._process, self.socket)
+        except BaseException as error:  # nobody else ends what was not entered
+            self.close()
+            if isinstance(error, OSError):
+                raise CardFailedError(error.strerror) from error
+            raise
         return self
 
     def kill(self) -> None:
@@ -72,12 +61,8 @@ class PrivateCard:
     def close(self) -> None:
         """End it if it runs, and remove its folder."""
         try:
-            if self._process is not None and self._process.poll() is None:
-                self._process.terminate()
-                try:
-                    self._process.wait(STOP_S)
-                except subprocess.TimeoutExpired:
-                    self.kill()
+            if self._process is not None:
+                cardmodel.stop(self._process)
         finally:
             self._folder.cleanup()
 

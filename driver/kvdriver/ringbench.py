@@ -5,18 +5,15 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import shutil
 import statistics
-import subprocess
-import sys
 import tempfile
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import trio
 
+from kvdriver import cardmodel
 from kvdriver._vfio import ffi, lib
 from kvdriver.abi import Op, Tier
 from kvdriver.address import DeviceAddress
@@ -31,8 +28,6 @@ if TYPE_CHECKING:
 ROUNDS: Final = 20_000
 COMMANDS: Final = 400_000
 REPEATS: Final = 5
-PROGRAM: Final = "kvd-card"
-START_S_MAX: Final = 10.0
 TIMEOUT_NS: Final = 1_000_000_000
 
 
@@ -42,13 +37,6 @@ class RingSpeed:
 
     rtt_us: float
     mcmds: float
-
-
-def card_program() -> Path | None:
-    """Return where ``kvd-card`` is installed, if it is."""
-    beside = Path(sys.executable).parent / PROGRAM
-    found = str(beside) if beside.exists() else shutil.which(PROGRAM)
-    return Path(found) if found else None
 
 
 def measure_model() -> list[Measured]:
@@ -61,21 +49,17 @@ def measure_model() -> list[Measured]:
     OSError
         If it can't be started.
     """
-    program = card_program()
-    if program is None:
+    if cardmodel.program() is None:
         return []
     with tempfile.TemporaryDirectory(prefix="kvd-card-") as folder:
         socket = Path(folder) / "card.sock"
-        said = Path(folder) / "card.log"
-        with said.open("wb") as log:
-            process = subprocess.Popen([program, "--socket", socket], stdout=log)
+        process = cardmodel.start(socket)
         try:
-            _until_listening(process, said)
+            cardmodel.until_listening(process, socket)
             with _apart(process.pid):
                 speed = trio.run(measure, DeviceAddress(scheme="vfio-user", place=str(socket)))
         finally:
-            process.terminate()
-            process.wait()
+            cardmodel.stop(process)
     return [
         Measured(
             key="vfio_user_rtt_us",
@@ -109,14 +93,6 @@ def _apart(pid: int) -> Iterator[None]:
         yield
     finally:
         os.sched_setaffinity(0, ours)
-
-
-def _until_listening(process: subprocess.Popen[bytes], said: Path) -> None:
-    end_s = time.monotonic() + START_S_MAX
-    while b"listening" not in said.read_bytes():
-        if process.poll() is not None or time.monotonic() > end_s:
-            raise OSError(errno.ECONNREFUSED, f"{PROGRAM} does not listen: {said.read_text(errors='replace')}")
-        time.sleep(0.01)
 
 
 async def measure(address: DeviceAddress, *, rounds: int = ROUNDS, commands: int = COMMANDS) -> RingSpeed:

@@ -2,40 +2,31 @@
 
 from __future__ import annotations
 
-import shutil
-import subprocess
-import sys
-import time
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING
 
+from kvdriver import cardmodel
+from kvdriver.cardmodel import program
+
 if TYPE_CHECKING:
+    import subprocess
     from collections.abc import Iterator
+    from pathlib import Path
 
-START_S_MAX = 10.0
+__all__ = ["program", "running", "start", "stop"]
+
 STOP_S_MAX = 10.0
-
-
-def program() -> Path | None:
-    """Return where the program is installed, if it is."""
-    beside = Path(sys.executable).parent / "kvd-card"
-    found = str(beside) if beside.exists() else shutil.which("kvd-card")
-    return Path(found) if found else None
 
 
 def start(socket: Path, *options: str) -> subprocess.Popen[bytes]:
     """Start a card that listens on a socket."""
-    path = program()
-    assert path is not None
-    said = socket.with_suffix(".log")
-    with said.open("wb") as log:
-        process = subprocess.Popen([path, "--socket", socket, *options], stdout=log)
-    end_s = time.monotonic() + START_S_MAX
-    while b"listening" not in said.read_bytes():
-        assert process.poll() is None, "kvd-card ended at once"
-        assert time.monotonic() < end_s, "kvd-card did not listen"
-        time.sleep(0.01)
+    process = cardmodel.start(socket, *options)
+    try:
+        cardmodel.until_listening(process, socket)
+    except BaseException:
+        process.kill()
+        process.wait()
+        raise
     return process
 
 

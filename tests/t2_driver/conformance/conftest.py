@@ -8,16 +8,13 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
-import sys
 import tempfile
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from kvdriver import Device, DeviceAddress, Tier, open_bare
+from kvdriver import Device, DeviceAddress, Tier, cardmodel, open_bare
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -26,24 +23,17 @@ PAGE_BLOCKS = 16
 SESSIONS_MAX = 16
 CAPACITY_BLOCKS = {Tier.DDR: 4096, Tier.NVME: 65536}
 
-CARD_PROGRAM = "kvd-card"
 CARD = "vfio-user:kvd-card"
 """Stands for a card that the suite starts itself."""
-START_S_MAX = 10.0
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--device", action="append", default=None, help="in-process, vfio-user:SOCKET or vfio:SLOT")
 
 
-def card_program() -> str | None:
-    beside = Path(sys.executable).parent / CARD_PROGRAM
-    return str(beside) if beside.exists() else shutil.which(CARD_PROGRAM)
-
-
 def devices(config: pytest.Config) -> list[str]:
     chosen = config.getoption("device", None)
-    return chosen or ["in-process", *([CARD] if card_program() else [])]
+    return chosen or ["in-process", *([CARD] if cardmodel.program() else [])]
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -54,22 +44,15 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 @pytest.fixture(scope="session")
 def own_card() -> Iterator[str]:
     """Start a card for the whole run; return its address."""
-    program = card_program()
-    assert program is not None
     folder = Path(tempfile.mkdtemp(prefix="kvd-card-", dir="/tmp"))
     socket = folder / "card.sock"
-    said = folder / "card.log"
-    with said.open("wb") as log:
-        process = subprocess.Popen([program, "--socket", str(socket)], stdout=log)
-    end_s = time.monotonic() + START_S_MAX
-    while b"listening" not in said.read_bytes():
-        assert process.poll() is None, "kvd-card ended at once"
-        assert time.monotonic() < end_s, "kvd-card did not listen"
-        time.sleep(0.01)
-    yield f"vfio-user:{socket}"
-    process.terminate()
-    status = process.wait(START_S_MAX)
-    shutil.rmtree(folder)
+    process = cardmodel.start(socket)
+    try:
+        cardmodel.until_listening(process, socket)
+        yield f"vfio-user:{socket}"
+    finally:
+        status = cardmodel.stop(process)
+        shutil.rmtree(folder)
     assert status == 0
 
 
