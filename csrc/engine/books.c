@@ -105,15 +105,6 @@ uint32_t kvd_op_query_tier(struct kvd_engine *engine, struct kvd_call *call)
 		.used_frames = kvd_get(&tier->used_frames),
 		.total_frames = engine->layout.tiers[call->tier].total_frames,
 	};
-	void *out;
 
-	if (call->cmd.buffer_bytes < sizeof(info)) {
-		call->cpl->result0 = 1;
-		return KVD_ABI_STATUS_BUFFER_SMALL;
-	}
-	out = kvd_call_buffer(call, call->cmd.buffer, sizeof(info), true);
-	if (!out)
-		return KVD_ABI_STATUS_BAD_ADDRESS;
-	memcpy(out, &info, sizeof(info));
-	return KVD_ABI_STATUS_OK;
+	return kvd_call_answer(call, &info, sizeof(info));
 }

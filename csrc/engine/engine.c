@@ -1,5 +1,6 @@
 /* The dispatch of commands: what is common to their arguments is checked here. */
 #include <errno.h>
+#include <string.h>
 
 #include "engine/prefix.h"
 
@@ -21,6 +22,21 @@ void *kvd_call_buffer(struct kvd_call *call, uint64_t address, uint64_t bytes, b
 	if (!at)
 		call->cpl->result0 = address;
 	return at;
+}
+
+uint32_t kvd_call_answer(struct kvd_call *call, const void *info, uint64_t bytes)
+{
+	void *out;
+
+	if (call->cmd.buffer_bytes < bytes) {
+		call->cpl->result0 = 1;
+		return KVD_ABI_STATUS_BUFFER_SMALL;
+	}
+	out = kvd_call_buffer(call, call->cmd.buffer, bytes, true);
+	if (!out)
+		return KVD_ABI_STATUS_BAD_ADDRESS;
+	memcpy(out, info, bytes);
+	return KVD_ABI_STATUS_OK;
 }
 
 int kvd_engine_tier_memory(kvd_engine *engine, uint32_t tier, uint64_t address, uint64_t bytes)

@@ -49,6 +49,8 @@ uint32_t kvd_call_prepare(struct kvd_engine *engine, struct kvd_call *call);
  * with BAD_ADDRESS. Never NULL for no bytes. Others may write there at any time: read each thing once.
  */
 void *kvd_call_buffer(struct kvd_call *call, uint64_t address, uint64_t bytes, bool writable);
+/* Put one structure into the buffer that a command named; return the command's status. */
+uint32_t kvd_call_answer(struct kvd_call *call, const void *info, uint64_t bytes);
 
 /*
  * intent.c: what makes a command happen wholly or not at all, whatever instruction the process dies at.

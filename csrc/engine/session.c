@@ -1,5 +1,4 @@
 /* Session contexts: found by handle or by key. */
-#include <string.h>
 
 #include "engine/prefix.h"
 
@@ -206,16 +205,8 @@ uint32_t kvd_op_query_session(struct kvd_engine *engine, struct kvd_call *call)
 		.leases = kvd_get(&session->leases),
 		.state = kvd_get32(&session->state),
 	};
-	void *out;
 
 	(void)engine;
-	if (call->cmd.buffer_bytes < sizeof(info)) {
-		call->cpl->result0 = 1;
-		return KVD_ABI_STATUS_BUFFER_SMALL;
-	}
-	out = kvd_call_buffer(call, call->cmd.buffer, sizeof(info), true);
-	if (!out)
-		return KVD_ABI_STATUS_BAD_ADDRESS;
 	for (uint32_t i = KVD_ABI_TIER_DDR; i < KVD_ABI_TIER_COUNT; i++) {
 		info.mapped_pages[i] = kvd_get(&session->pages[i - 1]);
 		info.mapped_blocks[i] = kvd_get(&session->blocks[i - 1]);
@@ -223,6 +214,5 @@ uint32_t kvd_op_query_session(struct kvd_engine *engine, struct kvd_call *call)
 	}
 	for (uint32_t i = 0; i < KVD_ENGINE_SLOTS_MAX; i++)
 		info.window_start[i] = kvd_get(&session->window_start[i]);
-	memcpy(out, &info, sizeof(info));
-	return KVD_ABI_STATUS_OK;
+	return kvd_call_answer(call, &info, sizeof(info));
 }
