@@ -7,12 +7,12 @@ in the same run.
 
 from __future__ import annotations
 
-import os
 import statistics
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from kvdriver._bench import ffi, lib
+from kvdriver.results import check_result
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 PAGES: Final = 16 << 20
 """Pages mapped while it is measured, as the promises name them: 128 MiB of tables."""
 ROUNDS: Final = 7
+_WHAT: Final = "benchmark of the engine"
 _MEGA: Final = 1e6
 
 MEMCPY_SHARE: Final = 0.5
@@ -87,7 +88,7 @@ class EngineBench:
         if not lib.KVD_BENCH_PAGES_MIN <= pages <= lib.KVD_BENCH_PAGES_MAX:
             limits = f"{lib.KVD_BENCH_PAGES_MIN} to {lib.KVD_BENCH_PAGES_MAX}"
             raise ValueError(f"{pages} pages: the benchmark takes {limits}")
-        _raise_errno(lib.kvd_bench_init(pages, out))
+        check_result(lib.kvd_bench_init(pages, out), _WHAT)
         self._bench: Any = ffi.gc(out[0], lib.kvd_bench_fini)
 
     def __enter__(self) -> Self:
@@ -100,7 +101,7 @@ class EngineBench:
 
     def _round(self, what: Callable[..., int], *arguments: int) -> float:
         per_s = ffi.new("double *")
-        _raise_errno(what(self._bench, *arguments, per_s))
+        check_result(what(self._bench, *arguments, per_s), _WHAT)
         return float(per_s[0])
 
     def run(self, rounds: int = ROUNDS) -> Iterator[tuple[str, float]]:
@@ -156,13 +157,8 @@ def prefix_match_us(pages: int) -> tuple[int, float]:
     config.rounds = MATCHES
     config.flush_bytes = FLUSH_BYTES
     result = ffi.new("struct kvd_prefix_bench_result *")
-    _raise_errno(lib.kvd_prefix_bench(config, result))
+    check_result(lib.kvd_prefix_bench(config, result), _WHAT)
     return chains * CHAIN_BLOCKS, float(result.match_us_median)
-
-
-def _raise_errno(result: int) -> None:
-    if result < 0:
-        raise OSError(-result, f"benchmark of the engine: {os.strerror(-result)}")
 
 
 _CONVERSIONS: Final = {

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from kvdriver._engine import ffi, lib
@@ -11,6 +10,7 @@ from kvdriver.abi import Status, Tier
 from kvdriver.commands import Command, Map, Remap, SessionDestroy, Share, Translate, Unmap, Unshare, WindowAdvance
 from kvdriver.device import Capabilities, Completion, Device, DeviceStatistics, EngineError, Run
 from kvdriver.losses import LOSSES_MAX, Loss, Repair
+from kvdriver.results import check_result
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -25,12 +25,6 @@ _CHECK_TEXT_BYTES: Final = 64 << 10
 _SENTENCE_BYTES_MAX: Final = 256
 """As recovery words a loss; it keeps below 200."""
 _CHANGES_PAGES: Final = (Map, Remap, SessionDestroy, Share, Unmap, Unshare, WindowAdvance)
-
-
-def _raise_errno(result: int, what: str) -> None:
-    """Turn 0 or -errno into nothing or an `OSError`."""
-    if result < 0:
-        raise OSError(-result, f"{what}: {os.strerror(-result)}")
 
 
 def check_tables(engine: Any) -> list[str]:
@@ -55,7 +49,7 @@ def recover_tables(engine: Any) -> Repair:
     text = ffi.new("char[]", LOSSES_MAX * _SENTENCE_BYTES_MAX)
     result = ffi.new("struct kvd_engine_recovery *", {"losses": found, "losses_max": LOSSES_MAX})
     result.text, result.text_bytes = text, len(text)
-    _raise_errno(lib.kvd_engine_recover(engine, result), "repair of the engine's tables")
+    check_result(lib.kvd_engine_recover(engine, result), "repair of the engine's tables")
     losses = tuple(
         Loss(
             session=loss.session,
@@ -144,7 +138,7 @@ class InProcessDevice(Device):
         except OverflowError as error:
             raise ValueError(f"page-table engine: {error}") from error
         out = ffi.new("kvd_engine **")
-        _raise_errno(lib.kvd_engine_init(config, out), "page-table engine")
+        check_result(lib.kvd_engine_init(config, out), "page-table engine")
         capabilities = Capabilities(
             page_bytes=page_bytes,
             tiers=tuple(tier for tier in Tier if capacity_blocks.get(tier, 0)),
@@ -165,7 +159,7 @@ class InProcessDevice(Device):
         """
         config = ffi.new("struct kvd_engine_config *", {"flags": lib.KVD_ENGINE_ATTACH, "arena_fd": arena_fd})
         out = ffi.new("kvd_engine **")
-        _raise_errno(lib.kvd_engine_init(config, out), "page-table engine")
+        check_result(lib.kvd_engine_init(config, out), "page-table engine")
         device = cls(ffi.gc(out[0], lib.kvd_engine_fini), before.capabilities)
         device.retries = before.retries
         return device
@@ -237,7 +231,7 @@ class InProcessDevice(Device):
         OSError
             If there is no such tier.
         """
-        _raise_errno(lib.kvd_engine_tier_memory(self._opened(), tier, address, size_bytes), f"memory of {tier.name}")
+        check_result(lib.kvd_engine_tier_memory(self._opened(), tier, address, size_bytes), f"memory of {tier.name}")
 
     async def map_memory(self, memory: Mappable) -> None:
         """Let the device reach a memory: it reaches all of this process."""
@@ -259,7 +253,7 @@ class InProcessDevice(Device):
 
     async def reset(self) -> None:
         """Drop every session and page; capacities stay."""
-        _raise_errno(lib.kvd_engine_reset(self._opened()), "page-table engine")
+        check_result(lib.kvd_engine_reset(self._opened()), "page-table engine")
 
     def peek(self, command: Translate) -> tuple[Run, ...]:
         """Find the runs of a range without executing a command: also while a card has the tables.
@@ -318,7 +312,7 @@ class InProcessDevice(Device):
             ENOENT: it is not executed, or too long ago.
         """
         out = ffi.new("struct kvd_abi_cpl *")
-        _raise_errno(lib.kvd_engine_completion(self._opened(), sequence, out), f"journal of command {sequence}")
+        check_result(lib.kvd_engine_completion(self._opened(), sequence, out), f"journal of command {sequence}")
         return out[0]
 
     def statistics(self) -> DeviceStatistics:

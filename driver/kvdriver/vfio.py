@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from kvdriver._vfio import ffi, lib
 from kvdriver.faults import DeviceFault, FaultKind
+from kvdriver.results import check_result
 from kvdriver.sysfs import Sysfs
 from kvdriver.transport import CALL_S_MAX, Interrupt, Region, Transport, TransportInfo
 
@@ -18,11 +19,6 @@ if TYPE_CHECKING:
 
 MS_PER_S: Final = 1000
 DEADLINE_MS: Final = round(CALL_S_MAX * MS_PER_S)
-
-
-def _check(result: int, what: str) -> None:
-    if result < 0:
-        raise OSError(-result, f"{what}: {os.strerror(-result)}")
 
 
 class VfioTransport(Transport):
@@ -85,37 +81,39 @@ class VfioTransport(Transport):
     def read(self, region: Region, offset: int, count: int) -> bytes:
         """Read `count` bytes of a region."""
         data = ffi.new("char[]", count)
-        _check(lib.kvd_vfio_read(self._opened(), region, offset, data, count), "read of a register")
+        check_result(lib.kvd_vfio_read(self._opened(), region, offset, data, count), "read of a register")
         return bytes(ffi.buffer(data, count))
 
     def write(self, region: Region, offset: int, data: bytes) -> None:
         """Write to a region."""
-        _check(lib.kvd_vfio_write(self._opened(), region, offset, data, len(data)), "write of a register")
+        check_result(lib.kvd_vfio_write(self._opened(), region, offset, data, len(data)), "write of a register")
 
     def map(self, region: Region, offset: int, count: int) -> int:
         """Map a stretch of a region; return its address in this process, good until `close`."""
         out = ffi.new("void **")
-        _check(lib.kvd_vfio_region_map(self._opened(), region, offset, count, out), "mapping of the device's memory")
+        check_result(
+            lib.kvd_vfio_region_map(self._opened(), region, offset, count, out), "mapping of the device's memory"
+        )
         return int(ffi.cast("uintptr_t", out[0]))
 
     def dma_map(self, address: int, count: int, iova: int, fd: int) -> None:
         """Let the device reach `count` bytes at `address`, a shared mapping of `fd` from its beginning, at `iova`."""
         where = ffi.cast("void *", address)
         result = lib.kvd_vfio_dma_map(self._opened(), where, count, iova, fd, 0, 1)
-        _check(result, f"DMA mapping of {count >> 10} KiB")
+        check_result(result, f"DMA mapping of {count >> 10} KiB")
 
     def dma_unmap(self, iova: int, count: int) -> None:
         """Take back exactly what one `dma_map` gave."""
-        _check(lib.kvd_vfio_dma_unmap(self._opened(), iova, count), "DMA unmapping")
+        check_result(lib.kvd_vfio_dma_unmap(self._opened(), iova, count), "DMA unmapping")
 
     def interrupt(self, which: Interrupt, eventfds: Sequence[int]) -> None:
         """Signal these descriptors for the first vectors of an interrupt; none: switch it off."""
         result = lib.kvd_vfio_irqs(self._opened(), which, 0, len(eventfds), ffi.new("int[]", list(eventfds) or [-1]))
-        _check(result, "interrupts")
+        check_result(result, "interrupts")
 
     def reset(self) -> None:
         """Reset the function; DMA mappings stay, interrupts are off."""
-        _check(lib.kvd_vfio_reset(self._opened()), "reset")
+        check_result(lib.kvd_vfio_reset(self._opened()), "reset")
 
     def deadline(self, seconds: float) -> None:
         """Set what each call from now on may wait for another process; a kernel's device has no such bound."""
