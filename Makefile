@@ -15,7 +15,7 @@ SAN_asan := -Db_sanitize=address,undefined -Db_lundef=false
 SAN_tsan := -Db_sanitize=thread -Db_lundef=false
 SAN_plain :=
 
-.PHONY: help setup build test test-c test-py conformance vm-test lint format demo demo-card run bench lock abi install uninstall clean
+.PHONY: help setup build test test-c test-py conformance vm-test lint format format-report demo demo-card run bench bench-peers lock abi install uninstall clean
 
 help: ## show this
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -84,11 +84,23 @@ demo: build $(VENV)/.demo ## the main job with a real model server and a real mo
 demo-card: build $(VENV)/.demo ## the same on a card model, which is killed in the middle
 	$(PY) scripts/demo.py --card
 
+build/format-report-venv/.installed: requirements/format-report.txt
+	@echo "kvd: installing what runs the model for the report (250 MB)" >&2
+	python3 -m venv $(@D)
+	$(@D)/bin/python -m pip install -qq --disable-pip-version-check --no-deps -r requirements/format-report.txt
+	touch $@
+
+format-report: build build/format-report-venv/.installed ## what each format costs a real model and saves; REPORT="--json --dtype bf16" as you like
+	PYTHONPATH=scripts $(PY) -P -m format_report $(REPORT)
+
 run: build ## kvd in the foreground, in ./run, for your own use
 	$(PY) scripts/run.py
 
-bench: build ## both sides of each speed claim in one run
-	$(PY) tests/bench/bench.py
+bench: build ## both sides of each speed claim in one run; BENCH="--size 256MiB --plot bench.svg" as you like
+	$(VENV)/bin/kvctl bench all $(BENCH)
+
+bench-peers: build ## KV chunks through LMCache, SGLang, vLLM, Mooncake, on plain file systems and through kvd; PEERS="sglang --rounds 1"
+	$(PY) tests/peers/compare.py $(PEERS)
 
 abi: $(VENV)/.setup ## write what is generated from driver/spec/kvd.rdl
 	$(PY) driver/spec/generate.py

@@ -11,18 +11,22 @@ from typing import TYPE_CHECKING
 from msgspec import structs
 
 from kvd import config_memory, config_units, mountinfo
-from kvd.config_schema import CHOICES, File, assignment, decode, default_of, fault
+from kvd.config_schema import CHOICES, HOT_NAMES, File, assignment, decode, default_of, fault
 from kvd.errors import ConfigError
+from kvd.patience import within
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 DEFAULT_FILE = Path("/etc/kvd/kvd.toml")
 READERS_MAX = 64
+HOT_NAMES_MAX = 1 << 26
 BLOCK_BYTES = 4096
 BUDGET_BYTES_MIN = 1 << 20
 CAPACITY_BYTES_MIN = 1 << 20
 NVME_DIRS_MAX = 64
+DRIVE_LOOK_S = 3.0
+"""How long a look at an NVMe directory may take before the daemon runs, which then finds out more."""
 SOCKET_PATH_BYTES_MAX = 107
 """What fits into a sockaddr_un."""
 
@@ -41,12 +45,14 @@ class DaemonConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FuseConfig:
-    """Table ``[fuse]``; `passthrough` is ``auto`` or ``off``."""
+    """Table ``[fuse]``; `passthrough` is ``auto`` or ``off``, `hot_names` 0 for no hot table."""
 
     passthrough: str
     allow_other: bool
     readers: int
     write_wait_s: float
+    read_wait_s: float
+    hot_names: int = HOT_NAMES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +65,8 @@ class DdrConfig:
     high_watermark: float
     low_watermark: float
     idle_s: float
+    warm: str = "off"
+    spare: str = "auto"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +78,24 @@ class NvmeConfig:
     reserve_bytes: int
     direct: str
     deadline_s: float
+    probe_s: float = 5.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdmissionConfig:
+    """Table ``[admission]``: the policies of what belongs to no namespace, and of a new one where none are given."""
+
+    admit: str = "all"
+    durability: str = "back"
+    on_fault: str = "eio"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScrubConfig:
+    """Table ``[scrub]``; `rate_bytes` a second, 0: off."""
+
+    rate_bytes: int = 32 << 20
+    period_s: float = 7 * 86400.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,6 +115,8 @@ class Config:
     ddr: DdrConfig
     nvme: NvmeConfig
     log: LogConfig
+    admission: AdmissionConfig = AdmissionConfig()
+    scrub: ScrubConfig = ScrubConfig()
 
 
 def load(path: Path | None, *, device: str | None = None) -> Config:
@@ -151,6 +179,8 @@ def build(file: File, memory: config_memory.Memory) -> Config:
         values.choice(table, key)
     if not 1 <= file.fuse.readers <= READERS_MAX:
         raise fault("fuse", "readers", f"{file.fuse.readers} is out of range", f"set 1 to {READERS_MAX}")
+    if not 0 <= file.fuse.hot_names <= HOT_NAMES_MAX:
+        raise fault("fuse", "hot_names", f"{file.fuse.hot_names} is out of range", f"set 0 to {HOT_NAMES_MAX}")
     config = Config(
         daemon=DaemonConfig(
             mount=values.path("daemon", "mount"),
@@ -165,10 +195,16 @@ def build(file: File, memory: config_memory.Memory) -> Config:
             allow_other=file.fuse.allow_other,
             readers=file.fuse.readers,
             write_wait_s=values.duration("fuse", "write_wait"),
+            read_wait_s=values.duration("fuse", "read_wait"),
+            hot_names=file.fuse.hot_names,
         ),
         ddr=_ddr(values, memory),
         nvme=_nvme(values),
         log=LogConfig(level=file.log.level, format=file.log.format),
+        admission=AdmissionConfig(
+            admit=file.admission.admit, durability=file.admission.durability, on_fault=file.admission.on_fault
+        ),
+        scrub=ScrubConfig(rate_bytes=values.size("scrub", "rate"), period_s=values.duration("scrub", "period")),
     )
     _check_socket(config.daemon.socket)
     _check_apart(config)
@@ -195,6 +231,8 @@ def _ddr(values: _Values, memory: config_memory.Memory) -> DdrConfig:
         burst_bytes=burst_bytes,
         high_watermark=table.high_watermark,
         low_watermark=table.low_watermark,
+        warm=table.warm,
+        spare=table.spare,
         idle_s=values.duration("ddr", "idle"),
     )
 
@@ -216,6 +254,7 @@ def _nvme(values: _Values) -> NvmeConfig:
         reserve_bytes=values.size("nvme", "reserve"),
         direct=table.direct,
         deadline_s=values.duration("nvme", "deadline"),
+        probe_s=values.duration("nvme", "probe"),
     )
 
 
@@ -316,13 +355,21 @@ def _check_apart(config: Config) -> None:
             raise fault(table, key, f"{where} {owned}, which is [{own_table}] {own_key}", "set a path apart from it")
 
 
+def _real_drive(path: Path) -> Path:
+    """Follow the links of a directory on a drive; one that does not answer is taken as it is named."""
+    try:
+        return Path(within(DRIVE_LOOK_S, lambda: os.path.realpath(path)))
+    except TimeoutError:
+        return path
+
+
 def _resolved(config: Config) -> Config:
     """Follow symbolic links, so that two names of one directory are one path. The mount point itself is not looked at."""
     state, socket, ddr = (
         Path(os.path.realpath(p)) for p in (config.daemon.state, config.daemon.socket, config.ddr.path)
     )
     daemon = replace(config.daemon, mount=mountinfo.place(config.daemon.mount), state=state, socket=socket)
-    nvme = replace(config.nvme, dirs=tuple(Path(os.path.realpath(path)) for path in config.nvme.dirs))
+    nvme = replace(config.nvme, dirs=tuple(map(_real_drive, config.nvme.dirs)))
     resolved = replace(config, daemon=daemon, ddr=replace(config.ddr, path=ddr), nvme=nvme)
     _check_duplicates(resolved.nvme.dirs)
     _check_apart(resolved)

@@ -8,10 +8,13 @@ import stat
 from typing import TYPE_CHECKING
 
 from kvd import mountinfo
+from kvd.config import DRIVE_LOOK_S
 from kvd.config_schema import default_of, fault
+from kvd.errors import DRIVE_ERRORS
+from kvd.patience import within
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from kvd.config import Config
@@ -34,7 +37,7 @@ def check(config: Config, mounts: Sequence[MountEntry]) -> None:
     _check_group(config.daemon.socket_group)
     planned: set[Path] = set()
     for table, key, path in _directories(config):
-        _check_directory(table, key, path, planned)
+        _asking(table, lambda table=table, key=key, path=path: _check_directory(table, key, path, planned))  # type: ignore[misc]
         planned.add(path)
 
 
@@ -47,10 +50,23 @@ def make_directories(config: Config) -> None:
         If a directory can't be made after all.
     """
     for table, key, path in _directories(config):
+        mode = _DIRECTORY_MODES.get((table, key), _DIRECTORY_MODE)
         try:
-            path.mkdir(mode=_DIRECTORY_MODES.get((table, key), _DIRECTORY_MODE), exist_ok=True)
+            _asking(table, lambda path=path, mode=mode: path.mkdir(mode=mode, exist_ok=True))  # type: ignore[misc]
         except OSError as error:
             raise fault(table, key, f"can't make {path}: {error.strerror}", "set a directory kvd can make") from error
+
+
+def _asking(table: str, action: Callable[[], None]) -> None:
+    """Do something with a directory; of a drive that does not answer or fails the daemon will say more, and go on."""
+    if table != "nvme":
+        action()
+        return
+    try:
+        within(DRIVE_LOOK_S, action)
+    except OSError as error:
+        if not isinstance(error, TimeoutError) and error.errno not in DRIVE_ERRORS:
+            raise
 
 
 def _directories(config: Config) -> list[tuple[str, str, Path]]:
@@ -81,6 +97,8 @@ def _check_directory(table: str, key: str, path: Path, planned: set[Path]) -> No
             ) from None
         return
     except OSError as error:
+        if table == "nvme" and error.errno in DRIVE_ERRORS:
+            raise
         raise fault(table, key, f"{path}: {error.strerror}", f"set {key} elsewhere") from error
     if not stat.S_ISDIR(mode):
         raise fault(table, key, f"{path} is not a directory", f"set {key} to a path that is one")

@@ -35,6 +35,10 @@ class DaemonTable(Struct, frozen=True, forbid_unknown_fields=True):
     flush: Annotated[str, Meta(description="How long a stop may take to copy unsaved objects to NVMe.")] = "5min"
 
 
+HOT_NAMES = 1 << 21
+"""Twice as many as there can be objects."""
+
+
 class FuseTable(Struct, frozen=True, forbid_unknown_fields=True):
     """Table ``[fuse]``."""
 
@@ -48,6 +52,14 @@ class FuseTable(Struct, frozen=True, forbid_unknown_fields=True):
         str,
         Meta(description="How long a writer waits for room in DDR before it gets ENOSPC."),
     ] = "10s"
+    read_wait: Annotated[
+        str,
+        Meta(description="How long a read of a large object waits for its pages to come from NVMe before it gets EIO."),
+    ] = "30s"
+    hot_names: Annotated[
+        int,
+        Meta(description="Names that are answered without Python, some 180 bytes of memory each; 0: none."),
+    ] = HOT_NAMES
 
 
 class DdrTable(Struct, frozen=True, forbid_unknown_fields=True):
@@ -65,6 +77,20 @@ class DdrTable(Struct, frozen=True, forbid_unknown_fields=True):
         str | int,
         Meta(description="Room beyond the budget for writers that are ahead of the mover: a share of it, or a size."),
     ] = "12.5%"
+    warm: Annotated[
+        str,
+        Meta(
+            description='"start": touch the memory of the budget once, in the background, so that no writer is the first to '
+            '(slow in a virtual machine); "off": memory is taken when it is needed.'
+        ),
+    ] = "off"
+    spare: Annotated[
+        str,
+        Meta(
+            description='"on": the memory of objects that leave is kept, within the budget, for those that come next; '
+            '"auto": where the host of a virtual machine would take it; "off": it is free at once.'
+        ),
+    ] = "auto"
     high_watermark: Annotated[
         float,
         Meta(description="Objects move to NVMe when more than this part of the budget is used ..."),
@@ -95,8 +121,52 @@ class NvmeTable(Struct, frozen=True, forbid_unknown_fields=True):
     ] = "auto"
     deadline: Annotated[
         str,
-        Meta(description="A transfer that takes longer has failed, and its object is reported."),
+        Meta(
+            description="A request to a directory that takes longer has failed, and the directory is offline: it gets no new "
+            "objects, what is there is an I/O error at once. A whole transfer gets ten times as long."
+        ),
     ] = "30s"
+    probe: Annotated[
+        str,
+        Meta(description="How often a directory that is offline is tried; it comes back by itself."),
+    ] = "5s"
+
+
+class AdmissionTable(Struct, frozen=True, forbid_unknown_fields=True):
+    """Table ``[admission]``."""
+
+    admit: Annotated[
+        str,
+        Meta(
+            description='What may go to NVMe, outside namespaces and by default in them: "all"; or "reused": an object that '
+            "was never read and whose name was never stored before is dropped when DDR must let it go."
+        ),
+    ] = "all"
+    durability: Annotated[
+        str,
+        Meta(
+            description='"back": objects are written to NVMe when they have to be; "through": right after they are stored.'
+        ),
+    ] = "back"
+    on_fault: Annotated[
+        str,
+        Meta(
+            description='What a quarantined object answers: "eio"; or "miss": its name goes, so that it is stored anew.'
+        ),
+    ] = "eio"
+
+
+class ScrubTable(Struct, frozen=True, forbid_unknown_fields=True):
+    """Table ``[scrub]``."""
+
+    rate: Annotated[
+        str | int,
+        Meta(description="How much of NVMe is read a second to verify it, behind everything else; 0: nothing is."),
+    ] = "32MiB"
+    period: Annotated[
+        str,
+        Meta(description="Every object on NVMe is verified once in so long (ms, s, min, h, d), if the rate is enough."),
+    ] = "7d"
 
 
 class LogTable(Struct, frozen=True, forbid_unknown_fields=True):
@@ -116,6 +186,8 @@ class File(Struct, frozen=True, forbid_unknown_fields=True):
     fuse: FuseTable = FuseTable()
     ddr: DdrTable = DdrTable()
     nvme: NvmeTable = NvmeTable()
+    admission: AdmissionTable = AdmissionTable()
+    scrub: ScrubTable = ScrubTable()
     log: LogTable = LogTable()
 
 
@@ -123,7 +195,12 @@ TABLES: dict[str, type[Struct]] = {field.name: field.type for field in msgspec.s
 
 CHOICES = {
     ("fuse", "passthrough"): ("auto", "off"),
+    ("ddr", "warm"): ("off", "start"),
+    ("ddr", "spare"): ("auto", "on", "off"),
     ("nvme", "direct"): ("auto", "off"),
+    ("admission", "admit"): ("all", "reused"),
+    ("admission", "durability"): ("back", "through"),
+    ("admission", "on_fault"): ("eio", "miss"),
     ("log", "level"): ("debug", "info", "warning", "error"),
     ("log", "format"): ("auto", "text", "json"),
 }

@@ -19,7 +19,7 @@ BYTES_OF_UNIT = {
     "GiB": 2**30,
     "TiB": 2**40,
 }
-SECONDS_OF_UNIT = {"ms": 0.001, "s": 1.0, "min": 60.0, "h": 3600.0}
+SECONDS_OF_UNIT = {"ms": 0.001, "s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 
 SIZE_BYTES_MAX = 2**60
 """More than any machine holds; keeps sums of sizes within 64 bits."""
@@ -68,7 +68,7 @@ def parse_share(value: str | int, *, whole_bytes: int) -> int:
 
 
 def parse_duration(value: str) -> float:
-    """Return seconds for ``"250ms"``, ``"10s"``, ``"5min"`` or ``"1h"``.
+    """Return seconds for ``"250ms"``, ``"10s"``, ``"5min"``, ``"1h"`` or ``"7d"``.
 
     Raises
     ------

@@ -3,30 +3,54 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import os
 import stat
 import time
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
 import trio
 
-from kvd.api.backend import Engine, Entry, Fault, FeatureOff, Status, Step, TierUsage
+from kvd import status
+from kvd.api.backend import (
+    AdmissionStatus,
+    Engine,
+    Entry,
+    Fault,
+    FeatureOff,
+    Finding,
+    Invalidated,
+    Namespace,
+    NamespaceWish,
+    Status,
+    Step,
+    TierUsage,
+)
 from kvd.errors import KvdError, NotFoundError, UnavailableError
+from kvd.fsck.online import Online
+from kvd.policy.fingerprint import decode
+from kvd.tier.namespacing import POLICIES
 from kvd.version import VERSION
-from kvdriver import BLOCK_BYTES, EngineState, ResilientDevice, Tier
+from kvdriver import BLOCK_BYTES, ResilientDevice, Tier
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+    from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 
+    from kvd.catalog import records
     from kvd.catalog.catalog import Catalog
     from kvd.catalog.records import Inode
     from kvd.config import Config
+    from kvd.session.verbs import SessionVerbs
     from kvd.tier.books import Books
     from kvd.tier.objects import Objects
     from kvdriver import Device
 
 FAULTS_SHOWN = 20
+NAMES_AT_ONCE = 64
+"""Names that are looked up before others have their turn: about a millisecond."""
+SESSIONS_SHOWN = 1000
+"""Lines of `.kvd/sessions`: one costs some 30 us."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +69,7 @@ class DaemonControl:
         config: Config,
         catalog: Catalog,
         objects: Objects,
+        sessions: SessionVerbs,
         books: Books,
         device: Device,
         features: Callable[[], Features],
@@ -52,6 +77,8 @@ class DaemonControl:
         self._config = config
         self._catalog = catalog
         self._objects = objects
+        self._spaces = objects.namespacing
+        self.sessions = sessions
         self._books = books
         self._device = device
         self._features = features
@@ -63,12 +90,13 @@ class DaemonControl:
     async def status(self) -> Status:
         """Return the daemon's state."""
         features = self._features()
-        lives = list(self._objects.lives.by_ino.values())
         faults = self._faults()
         damaged = self._catalog.placements.count_damaged()
         reasons = [f"{damaged} quarantined object{'s' if damaged > 1 else ''}"] if damaged else []
-        engine = self._engine()
+        engine = status.engine(self._device, self._started_at_s)
         reasons += [f"engine: {engine.reason}"] if engine.reason else []
+        directories = status.directories(self._objects.nvme)
+        reasons += [f"nvme directory {each.path} is {each.state}: {each.reason}" for each in directories if each.reason]
         tiers = (await self._usage(Tier.DDR), await self._usage(Tier.NVME))
         reasons += [
             f"{tier.tier} tier is full"
@@ -88,42 +116,48 @@ class DaemonControl:
             features=features.on,
             features_off=features.off,
             tiers=tiers,
-            objects=len(self._objects.lives.sessions),
-            leased=sum(1 for live in lives if live.opens),
+            objects=self._objects.lives.count,
+            leased=sum(1 for live in self._objects.lives.census.attached.values() if self._objects.sharing.opens(live)),
             pinned=self._catalog.placements.count_pinned(),
-            dirty=sum(1 for _ in self._objects.dirty()),
+            dirty=self._objects.count_dirty(),
             damaged=damaged,
             promoted_bytes=self._objects.moves.counts.promoted_bytes,
             demoted_bytes=self._objects.moves.counts.demoted_bytes,
             faults=faults,
             faults_count=self._catalog.placements.count_faults(),
+            namespaces=status.namespaces(self._spaces, self._objects.reaper),
+            admission=AdmissionStatus(**asdict(self._objects.admission.counts)),
+            scrub=status.scrubbing(self._objects.scrub),
+            sessions=self.sessions.status(),
+            directories=directories,
+            index=status.index(self._objects.index),
+            formats=status.formats(self._catalog.placements),
         )
 
-    def _engine(self) -> Engine:
-        if isinstance(self._device, ResilientDevice):
-            state = self._device.state
-        else:
-            transport = self._device.capabilities.transport
-            state = EngineState(wanted=transport, transport=transport, degraded=False, since_s=self._started_at_s)
-        return Engine(
-            wanted=state.wanted,
-            transport=state.transport,
-            state="degraded" if state.degraded else "ok",
-            reason=state.reason,
-            since_s=state.since_s,
-            faults=state.faults,
-            replayed=state.replayed,
-            taken_back=state.taken_back,
-            losses=state.losses,
-            losses_count=state.losses_count,
-        )
+    async def exist(self, paths: Sequence[bytes]) -> list[bool]:
+        """Return which of these names there are."""
+        there: list[bool] = []
+        for number, path in enumerate(paths):
+            there.append(self._catalog.names.number(path) is not None)
+            if number % NAMES_AT_ONCE == NAMES_AT_ONCE - 1:
+                await trio.lowlevel.checkpoint()
+        return there
+
+    async def match(self, paths: Sequence[bytes]) -> int:
+        """Return how many of these names there are, up to the first that is not."""
+        for number, path in enumerate(paths):
+            if self._catalog.names.number(path) is None:
+                return number
+            if number % NAMES_AT_ONCE == NAMES_AT_ONCE - 1:
+                await trio.lowlevel.checkpoint()
+        return len(paths)
 
     async def reset_device(self) -> Engine:
         """Reset the card and give it the engine's tables again; say how that went."""
         if not isinstance(self._device, ResilientDevice):
             raise UnavailableError("the engine runs in process: there is no card to reset")
         await self._device.take_back()
-        return self._engine()
+        return status.engine(self._device, self._started_at_s)
 
     def _wanted_bytes(self, tier: TierUsage) -> int:
         """Return what a full tier would have to hold more: a byte, or the object that NVMe refused."""
@@ -132,7 +166,7 @@ class DaemonControl:
 
     def _faults(self) -> tuple[Fault, ...]:
         return tuple(
-            Fault(when_s=row.when_ns / 1e9, path=os.fsdecode(row.path), page=row.page, what=row.what)
+            Fault(when_s=row.when_ns / 1e9, path=os.fsdecode(row.path), page=row.page, what=row.what, place=row.place)
             for row in self._catalog.placements.faults(FAULTS_SHOWN)
         )
 
@@ -140,19 +174,23 @@ class DaemonControl:
         info = await self._books.tier(tier)
         ddr = tier is Tier.DDR
         capacity_bytes = info.capacity_blocks * BLOCK_BYTES
-        resident = sum(1 for live in self._objects.lives.by_ino.values() if live.tier is Tier.DDR)
+        resident = len(self._objects.lives.census.resident)
         return TierUsage(
             tier=tier.name.lower(),
             budget_bytes=self._config.ddr.budget_bytes if ddr else capacity_bytes,
             capacity_bytes=capacity_bytes,
             used_bytes=info.used_blocks * BLOCK_BYTES,
             reserved_bytes=info.reserved_blocks * BLOCK_BYTES,
-            objects=resident if ddr else len(self._objects.lives.sessions) - resident,
+            objects=resident if ddr else self._objects.lives.count - resident,
             path=str(self._config.ddr.path) if ddr else ", ".join(map(str, self._config.nvme.dirs)),
         )
 
-    def sessions(self) -> list[dict[str, object]]:
-        """Describe the objects in memory, for `.kvd/sessions`."""
+    def in_memory(self) -> list[dict[str, object]]:
+        """Describe objects in memory, for `.kvd/sessions`: those in use first, and not all of very many."""
+        self._objects.sharing.drain()
+        lives = self._objects.lives
+        others = (live for live in lives.by_ino.values() if not live.attached)
+        shown = itertools.islice(itertools.chain(lives.census.attached.values(), others), SESSIONS_SHOWN)
         now_s = trio.current_time()
         return [
             {
@@ -160,15 +198,18 @@ class DaemonControl:
                 "path": os.fsdecode(self._catalog.names.path(live.ino) or b"").encode(errors="replace").decode(),
                 "tier": live.tier.name.lower(),
                 "state": _state(damaged=live.damaged, sealed=live.sealed),
-                "opens": live.opens,
+                "opens": self._objects.sharing.opens(live),
                 "idle_s": round(now_s - live.last_use_s, 3),
+                "session": (session := self.sessions.parts.of(live.ino)),
+                "session_state": self.sessions.parts.state(session).name.lower(),
             }
-            for live in self._objects.lives.by_ino.values()
+            for live in shown
         ]
 
     async def entries(self, path: bytes) -> list[Entry]:
         """List a directory, or the one file that `path` is."""
         inode = self._resolve(path)
+        self._objects.sharing.drain()
         if not inode.is_dir:
             return [self._entry(path, inode)]
         base = path.rstrip(b"/")
@@ -180,6 +221,7 @@ class DaemonControl:
 
     async def entry(self, path: bytes) -> Entry:
         """Describe one name."""
+        self._objects.sharing.drain()
         return self._entry(path, self._resolve(path))
 
     def _resolve(self, path: bytes) -> Inode:
@@ -207,16 +249,19 @@ class DaemonControl:
         placement = self._catalog.placements.get(inode.ino)
         copy = self._catalog.placements.copy(inode.ino)
         live = self._objects.lives.peek(inode.ino)
+        held_bytes = self._objects.lives.held_blocks(inode.ino) * BLOCK_BYTES
         return Entry(
             **common,  # type: ignore[arg-type]
             tier=Tier(placement.tier).name.lower(),
             state=_state(damaged=placement.damaged, sealed=placement.sealed),
             clean=copy is not None and copy.current,
             pinned=placement.pinned,
-            opens=live.opens if live else 0,
+            opens=self._objects.sharing.opens(live) if live else 0,
             hits=live.hits if live else placement.hits,
             idle_s=round(trio.current_time() - live.last_use_s, 3) if live else None,
-            stored_bytes=self._objects.lives.held_blocks(inode.ino) * BLOCK_BYTES,
+            stored_bytes=held_bytes,
+            tiers=status.held(self._catalog.placements, placement, held_bytes),
+            format=None if copy is None else status.object_format(copy),
         )
 
     # -- moving --------------------------------------------------------------------------------------------------
@@ -234,6 +279,14 @@ class DaemonControl:
         async for step in self._each(paths, self._objects.sync):
             yield step
         await self._catalog.db.sync()
+
+    def scrub(self, paths: Sequence[bytes]) -> AsyncIterator[Step]:
+        """Verify objects' copies on NVMe."""
+        return self._each(paths, self._objects.scrub.scrub)
+
+    def fsck(self, *, data: bool, repair: bool) -> AsyncIterator[Finding]:
+        """Check everything against everything else."""
+        return Online(self._catalog, self._objects, self._books, self._device).run(data=data, repair=repair)
 
     async def _each(self, paths: Sequence[bytes], operation: Callable[[int], Awaitable[int]]) -> AsyncIterator[Step]:
         inos = list(dict.fromkeys([ino for path in paths for ino in await self._inos(path)]))
@@ -262,6 +315,69 @@ class DaemonControl:
         for ino in await self._inos(path):
             changed += await self._objects.pin(ino, pinned=pinned)
         return changed
+
+    # -- namespaces ----------------------------------------------------------------------------------------------
+
+    def namespaces(self) -> list[Namespace]:
+        """Return every namespace."""
+        return [_namespace(name, self._catalog.names.inode(row.ino), row) for name, row in self._spaces.all()]
+
+    def namespace(self, name: bytes) -> Namespace:
+        """Return one namespace."""
+        inode, row = self._spaces.find(name)
+        return _namespace(name, inode, row)
+
+    async def create_namespace(self, wish: NamespaceWish) -> Namespace:
+        """Make a namespace."""
+        given: dict[str, str | None] = {policy: getattr(wish, policy) for policy in POLICIES}
+        await self._spaces.create(
+            wish.name,
+            fingerprint=wish.fingerprint,
+            policies={policy: word for policy, word in given.items() if word is not None},
+            mode=wish.mode,
+            uid=wish.uid,
+            gid=wish.gid,
+        )
+        return self.namespace(wish.name)
+
+    def set_namespace(self, name: bytes, policies: Mapping[str, str]) -> Namespace:
+        """Change policies of a namespace."""
+        self._spaces.set(name, policies)
+        self.sessions.parts.regroup()
+        return self.namespace(name)
+
+    def attach_namespace(self, name: bytes, fingerprint: Mapping[str, str]) -> Namespace:
+        """Return a namespace to who offers its fingerprint."""
+        self._spaces.attach(name, fingerprint)
+        return self.namespace(name)
+
+    async def remove_namespace(self, name: bytes, *, force: bool) -> int:
+        """Remove a namespace."""
+        return await self._spaces.remove(name, force=force)
+
+    async def invalidate(
+        self, name: bytes, *, fingerprint: Mapping[str, str] | None, present: Mapping[str, str] | None
+    ) -> Invalidated:
+        """Make all content of a namespace vanish."""
+        names = await self._spaces.invalidate(name, fingerprint=fingerprint, present=present)
+        return Invalidated(namespace=self.namespace(name), names=names)
+
+
+def _namespace(name: bytes, inode: Inode, row: records.Namespace) -> Namespace:
+    return Namespace(
+        name=name.strip(b"/"),
+        fingerprint=decode(row.fingerprint),
+        admit=row.admit,
+        durability=row.durability,
+        on_fault=row.on_fault,
+        session=row.session,
+        format=row.format,
+        layout=row.layout,
+        mode=stat.S_IMODE(inode.mode),
+        uid=inode.uid,
+        gid=inode.gid,
+        created_s=row.created_ns / 1e9,
+    )
 
 
 def _kind(mode: int) -> str:

@@ -10,6 +10,7 @@ import os
 import resource
 import signal
 import socket
+import sys
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, assert_never
 
@@ -19,15 +20,22 @@ import trio
 from kvd import log, mount
 from kvd.api.app import serve
 from kvd.api.backend import FeatureOff
+from kvd.api.clients import client_socket, serve_clients
 from kvd.catalog.catalog import Catalog
 from kvd.control import DaemonControl, Features
 from kvd.errors import CantFlushError, ExitCode, UnavailableError
 from kvd.flush import Flushed, flush
+from kvd.fs.attributes import CACHE_S
+from kvd.fs.hot import Hot
+from kvd.fs.hot_plane import SplitHot
+from kvd.fs.hot_table import HotBounds
 from kvd.fs.operations import Operations
+from kvd.fs.remembered import Remembered
 from kvd.fs.split import ALL_FEATURES, EventKind, Feature, Split
 from kvd.fs.virtual import Virtual
 from kvd.lock import locked
 from kvd.notify import Notifier
+from kvd.session.verbs import SessionVerbs
 from kvd.tier.books import Books
 from kvd.tier.ddr import DdrStore
 from kvd.tier.mover import Mover
@@ -51,12 +59,22 @@ logger = log.get(__name__)
 SESSIONS_MAX = 1 << 20
 NVME_GROWTH = 2
 """Frames are numbered for this many times the present size of the file systems, since those may be grown."""
+MOVE_DEADLINES = 10
+"""A move may wait and take so many times as long as one of its requests: it can be of a terabyte."""
+NVME_BYTES_MIN = 64 << 30
+"""What they are taken to have at least when one is not seen."""
+NVME_BYTES = "nvme_bytes"
+"""Key of the catalogue's `meta`: the size that the directories' file systems had together when all were last seen."""
 HANDLERS_MAX = 1000
 """Requests that wait in Python at once; each is one trio task."""
 QUIET_S = 0.03
 QUIET_S_MAX = 0.5
+SWITCH_S = 0.0005
+"""How long the loop waits for the interpreter while a helper thread computes: a request crosses to such threads several times."""
 RELEASE_S = 1.0
 """What clients get to close their files after the unmount, before the flush begins."""
+REAP_S = 10.0
+"""What the deletion of invalidated content gets before the flush, which would only copy it."""
 NEGOTIATE_S = 30.0
 CHECKPOINT_S = 5.0
 
@@ -70,7 +88,8 @@ def run(config: Config) -> int:
         If the daemon can't start.
     """
     _raise_descriptor_limit()
-    with locked(config.daemon.state):
+    sys.setswitchinterval(SWITCH_S)
+    with locked(config.daemon.state, unstick=lambda: mount.abort_dead(mount.System(), config)):
         return trio.run(_Daemon(config).run, strict_exception_groups=True)
 
 
@@ -126,12 +145,22 @@ class _Daemon:
             reserve_bytes=config.nvme.reserve_bytes,
             direct=config.nvme.direct != "off",
             copies=catalog.placements.copies_by_dir(),
+            deadline_s=config.nvme.deadline_s,
         )
-        device = await self._open_device(nvme)
+        await nvme.start()
+        device = await self._open_device(nvme, catalog)
         stack.callback(device.close)
         books = Books(device)
-        mover = await stack.enter_async_context(Mover.open(page_bytes=PAGE_BYTES, deadline_s=config.nvme.deadline_s))
-        recovered = await Recovery(catalog, books, ddr, nvme).run()
+        mover = await stack.enter_async_context(
+            Mover.open(
+                page_bytes=PAGE_BYTES,
+                devices=len(nvme.directories),
+                deadline_s=MOVE_DEADLINES * config.nvme.deadline_s,
+                request_deadline_s=config.nvme.deadline_s,
+            )
+        )
+        with catalog.db.believed():
+            recovered = await Recovery(catalog, books, ddr, nvme).run()
         mounted = mount.mount_fuse(self._system, config)
         stack.callback(os.close, mounted.fd)
         stack.callback(mount.unmount, self._system, config)
@@ -139,15 +168,23 @@ class _Daemon:
         ours, peer = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         stack.enter_context(ours)
         split = await stack.enter_async_context(self._open_split(mounted.fd, ours.fileno()))
-        objects = Objects(config, catalog, books, ddr, nvme, mover, split)
-        objects.lives.adopt(recovered.sessions, recovered.resident)
+        hot = Hot(SplitHot(split, self._hot_bounds()), catalog)
+        stack.callback(hot.stop)
+        objects = Objects(config, catalog, books, ddr, nvme, mover, split, hot)
+        sessions = SessionVerbs(catalog, objects)
+        objects.adopt(recovered)
+        hot.serve(objects.lives, objects.sharing.dropped)
         await objects.room.resize_nvme()
-        control = DaemonControl(config, catalog, objects, books, device, lambda: self._features(split))
-        virtual = Virtual(control.status, control.sessions, split.statistics)
-        operations = Operations(catalog, objects, books, virtual, objects_max=SESSIONS_MAX)
+        control = DaemonControl(config, catalog, objects, sessions, books, device, lambda: self._features(split))
+        virtual = Virtual(control.status, control.in_memory, split.statistics)
+        operations = Operations(catalog, objects, sessions, virtual, hot, objects_max=SESSIONS_MAX)
+        objects.reaper.keeper = Remembered(split, operations, hot)
         pyfuse3.init(operations, f"/dev/fd/{peer.detach()}", {"default_permissions"})  # libfuse closes it
         stack.callback(pyfuse3.close, unmount=False)
-        await self._run(catalog, objects, control, split, device)
+        await objects.describer.start()
+        if objects.describer.off:
+            self._features_off.append(FeatureOff(feature="self-description", reason=objects.describer.reason_off))
+        await self._run(catalog, objects, hot, control, split, device)
 
     def _mount_ddr(self, stack: AsyncExitStack, uuid: str) -> DdrStore:
         """Mount the ddr tmpfs, or find it again; it outlives this process only if objects are in it."""
@@ -157,10 +194,11 @@ class _Daemon:
         self._features_off += mount.mount_tmpfs(self._system, config.path, size_bytes, huge=True)
         ddr = DdrStore(config.path, uuid=uuid)
         stack.callback(lambda: any(True for _ in ddr.inos()) or mount.unmount_tmpfs(self._system, config.path))
+        stack.callback(ddr.spares.clear)
         return ddr
 
     async def _run(
-        self, catalog: Catalog, objects: Objects, control: DaemonControl, split: Split, device: Device
+        self, catalog: Catalog, objects: Objects, hot: Hot, control: DaemonControl, split: Split, device: Device
     ) -> None:
         config = self._config
         async with trio.open_nursery() as plane:
@@ -174,12 +212,27 @@ class _Daemon:
                 await negotiated.wait()
             if isinstance(device, ResilientDevice):
                 plane.start_soon(objects.mending.run, device)
+            plane.start_soon(hot.run)
             plane.start_soon(objects.room.run)
+            plane.start_soon(objects.index.run)
+            plane.start_soon(objects.tending.run)
             plane.start_soon(objects.sample_writers)
+            if objects.warming is not None:
+                plane.start_soon(objects.warming.run)
+            plane.start_soon(objects.streaming.run)
             plane.start_soon(objects.prefetch.run)
+            plane.start_soon(objects.reaper.run)
+            plane.start_soon(objects.admission.run)
+            plane.start_soon(objects.describer.run)
+            plane.start_soon(objects.scrub.run)
+            plane.start_soon(objects.ageing.run)
+            plane.start_soon(control.sessions.run)
             plane.start_soon(_checkpoints, catalog)
             async with trio.open_nursery() as front:
-                await front.start(serve, control, config.daemon.socket, config.daemon.socket_group)
+                group = config.daemon.socket_group
+                await front.start(serve, control, config.daemon.socket, group)
+                clients = client_socket(config.daemon.socket)
+                await front.start(serve_clients, control, config.daemon.mount, clients, group)
                 features = self._features(split)
                 logger.info("serving", mount=config.daemon.mount, features=features.on)
                 for off in features.off:
@@ -192,6 +245,8 @@ class _Daemon:
             mount.unmount(self._system, config)
             flushed = await self._flush(objects)
             plane.cancel_scope.cancel()
+        hot.stop()
+        control.sessions.stop()
         await self._leave(catalog, objects, flushed)
 
     async def _names(self) -> None:
@@ -224,7 +279,9 @@ class _Daemon:
                 case EventKind.BAD_PAGE:
                     objects.bad_page(event.node, event.value)
                 case EventKind.IO_ERROR:
-                    objects.failed_io(event.node, event.value)
+                    objects.failed_io(event.node, event.value, event.device)
+                case EventKind.FREED:
+                    objects.room.changed()
                 case _:
                     assert_never(event.kind)
 
@@ -233,6 +290,9 @@ class _Daemon:
             await self._unmounted.wait()
         if self._unmounted.is_set():
             await objects.close_all()
+        with trio.move_on_after(REAP_S):  # the next start goes on with what is left
+            await objects.reaper.idle()
+        await objects.streaming.stop()
         return await flush(objects, flush_s=self._config.daemon.flush_s, notifier=self._notifier)
 
     async def _leave(self, catalog: Catalog, objects: Objects, flushed: Flushed) -> None:
@@ -248,6 +308,7 @@ class _Daemon:
             )
         else:
             await objects.leave_ddr()
+        await objects.describer.flush()
         await catalog.db.sync()
         if not flushed.left:
             mount.unmount_tmpfs(self._system, ddr)
@@ -264,14 +325,19 @@ class _Daemon:
                 off.append(FeatureOff(feature=name, reason=reason))
         return Features(on=on, off=tuple(off))
 
-    async def _open_device(self, nvme: NvmeStore) -> Device:
+    async def _open_device(self, nvme: NvmeStore, catalog: Catalog) -> Device:
+        nvme_bytes = nvme.size_bytes()
+        if all(directory.claimed for directory in nvme.directories):
+            catalog.db.keep_number(NVME_BYTES, nvme_bytes)  # for a start at which a directory does not answer
+        else:
+            nvme_bytes = max(nvme_bytes, NVME_BYTES_MIN, catalog.db.number(NVME_BYTES))
         burst = self._config.ddr.budget_bytes + self._config.ddr.burst_bytes
         return await open_resilient(
             DeviceAddress.parse(self._config.daemon.device),
             page_bytes=PAGE_BYTES,
             capacity_blocks={
                 Tier.DDR: burst // BLOCK_BYTES,
-                Tier.NVME: NVME_GROWTH * nvme.size_bytes() // BLOCK_BYTES,
+                Tier.NVME: NVME_GROWTH * nvme_bytes // BLOCK_BYTES,
             },
             sessions_max=SESSIONS_MAX,
         )
@@ -280,7 +346,20 @@ class _Daemon:
         wanted = ALL_FEATURES
         if self._config.fuse.passthrough == "off" or not self._system.is_admin():
             wanted &= ~Feature.PASSTHROUGH
-        return Split.open(fuse_fd=fuse_fd, peer_fd=peer_fd, readers=self._config.fuse.readers, features=wanted)
+        fuse = self._config.fuse
+        return Split.open(
+            fuse_fd=fuse_fd,
+            peer_fd=peer_fd,
+            readers=fuse.readers,
+            read_wait_s=fuse.read_wait_s,
+            device_wait_s=self._config.nvme.deadline_s,
+            features=wanted,
+            hot=self._hot_bounds(),
+        )
+
+    def _hot_bounds(self) -> HotBounds:
+        names_max = self._config.fuse.hot_names
+        return HotBounds(inodes_max=names_max, names_max=names_max, absent_ms=int(CACHE_S * 1000))
 
 
 async def _quiet(split: Split) -> None:

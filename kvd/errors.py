@@ -3,6 +3,20 @@
 import enum
 import errno
 
+DRIVE_ERRORS = frozenset(
+    (
+        errno.EIO,
+        errno.EREMOTEIO,
+        errno.EUCLEAN,
+        errno.ENODEV,
+        errno.ENXIO,
+        errno.ENOTCONN,
+        errno.ESHUTDOWN,
+        errno.ESTALE,
+    )
+)
+"""What a drive or its file system says that fails or is away; nothing that an operator has set is wrong then."""
+
 
 class ExitCode(enum.IntEnum):
     """Exit statuses of ``kvd`` (sysexits.h where it has a fitting one)."""
@@ -49,6 +63,10 @@ class CatalogError(KvdError):
     errno = errno.EIO
 
 
+class CatalogDamagedError(CatalogError):
+    """A catalogue that is damaged: its files can make another."""
+
+
 class NotFoundError(KvdError):
     """No such name in the mount."""
 
@@ -75,5 +93,35 @@ class NoSpaceError(KvdError):
 
 class DamagedError(KvdError):
     """A page failed its checksum or could not be read; the object is quarantined."""
+
+    errno = errno.EIO
+
+
+class InvalidError(KvdError):
+    """What a client asks for makes no sense."""
+
+    errno = errno.EINVAL
+
+
+class ExistsError(KvdError):
+    """The name is taken."""
+
+    errno = errno.EEXIST
+
+
+class NotEmptyError(KvdError):
+    """The directory has names in it."""
+
+    errno = errno.ENOTEMPTY
+
+
+class MismatchError(KvdError):
+    """Somebody offers another fingerprint than the namespace has; the message names each key with both values."""
+
+    errno = errno.EKEYREJECTED
+
+
+class OfflineError(KvdError):
+    """The object's bytes are in an NVMe directory that is offline; nothing is known to be wrong with them."""
 
     errno = errno.EIO

@@ -9,7 +9,6 @@ import trio
 
 from kvd import log
 from kvd.errors import BusyError, KvdError
-from kvdriver import Tier
 
 if TYPE_CHECKING:
     from kvd.notify import Notifier
@@ -40,11 +39,11 @@ async def flush(objects: Objects, *, flush_s: float, notifier: Notifier) -> Flus
     What has a writer to the end is not sealed: it stays what its last fsync made it.
     """
     await objects.seal_late()
-    inos = [
-        live.ino for live in objects.lives.by_ino.values() if live.tier is Tier.DDR and live.sealed and not live.damaged
-    ]
+    lives = objects.lives
+    there = [lives.by_ino[ino] for ino in lives.census.resident]
+    inos = [live.ino for live in there if live.sealed and not live.damaged]
     result = Flushed(total=len(inos))
-    unsealed = sum(1 for live in objects.lives.by_ino.values() if not live.sealed)
+    unsealed = len(lives.census.unsealed)
     if unsealed:
         logger.info("objects with a writer keep what their last fsync made durable", objects=unsealed)
     send, receive = trio.open_memory_channel[int](len(inos))
@@ -62,7 +61,7 @@ async def flush(objects: Objects, *, flush_s: float, notifier: Notifier) -> Flus
             nursery.cancel_scope.cancel()
     if scope.cancelled_caught:
         result.reason = f"[daemon] flush: {flush_s:g} s were not enough"
-    result.left = sum(1 for _ in objects.dirty())
+    result.left = objects.count_dirty()
     logger.info("flushed", objects=result.done, bytes=result.bytes_done, left=result.left)
     return result
 

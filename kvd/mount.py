@@ -5,6 +5,7 @@ A mount is known by its name in mountinfo, never by asking it. Only what carries
 
 from __future__ import annotations
 
+import contextlib
 import errno
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -16,6 +17,7 @@ from kvd.config_units import size_text
 from kvd.errors import UnavailableError
 from kvd.mount_system import (
     MNT_DETACH,
+    MNT_FORCE,
     MS_NODEV,
     MS_NOEXEC,
     MS_NOSUID,
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Mounted",
     "System",
+    "abort_dead",
     "detach_dead",
     "mount_fuse",
     "mount_tmpfs",
@@ -157,6 +160,20 @@ def detach_dead(system: System, config: Config) -> int:
         detached += 1
         logger.info("detached a dead mount of an earlier kvd", mount=top.mount_point, device=top.device)
     return detached
+
+
+def abort_dead(system: System, config: Config) -> None:
+    """Have the kernel answer what the clients of a killed daemon's mount wait for, so that the daemon's threads can end.
+
+    Where it was killed while it told the kernel of a name that it took away, and a client was making a file in that directory, the
+    client waits for the daemon and the daemon's thread for the client's lock. The caller knows that the daemon is dying.
+    """
+    stack = mountinfo.stack_at(system.mounts(), config.daemon.mount)
+    if not stack or not mountinfo.is_ours(stack[-1], config.daemon.state) or not system.is_admin():
+        return
+    logger.info("aborting the mount of a killed kvd", mount=config.daemon.mount)
+    with contextlib.suppress(OSError):  # EBUSY: it is aborted, and stays mounted while somebody uses it
+        system.umount(config.daemon.mount, MNT_FORCE)
 
 
 def unmount(system: System, config: Config) -> bool:

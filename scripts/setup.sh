@@ -3,7 +3,7 @@
 set -euo pipefail
 
 venv=$1
-packages=(gcc pkg-config python3-dev python3-venv fuse3 libfuse3-dev liburing-dev libcmocka-dev ca-certificates)
+packages=(gcc pkg-config python3-dev python3-venv fuse3 libfuse3-dev liburing-dev libzstd-dev libcmocka-dev ca-certificates)
 
 missing=()
 for package in "${packages[@]}"; do

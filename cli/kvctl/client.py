@@ -35,7 +35,9 @@ class Client:
     """
 
     def __init__(self, socket: Path) -> None:
-        self._socket = socket
+        self.socket = self._socket = socket
+        self.absent = False
+        """Nobody listened when it was asked."""
         self._http = httpx.Client(
             transport=httpx.HTTPTransport(uds=str(socket)),
             base_url="http://kvd",
@@ -85,10 +87,11 @@ class Client:
                 raise ValueError(answer.status_code)
             return answer.text
 
-    def post(self, what: str) -> dict[str, Any]:
-        """Tell the daemon to do something that needs no more words; return what it says."""
+    def post(self, what: str, body: dict[str, object] | None = None) -> dict[str, Any]:
+        """Tell the daemon to do something; return what it says."""
         with self._explained():
-            return self._document(self._http.post(f"/v1/{what}"))
+            content = None if body is None else _encode(body)
+            return self._document(self._http.post(f"/v1/{what}", content=content))
 
     def pin(self, path: bytes, *, pinned: bool) -> int:
         """Pin or unpin what is at or below a path; return how many objects changed."""
@@ -104,8 +107,11 @@ class Client:
         CtlError
             If there is no daemon, it says no, or it goes away in the middle.
         """
-        body = _encode({"paths": [to_wire(path) for path in paths]})
-        with self._explained(), self._http.stream("POST", f"/v1/{what}", content=body) as answer:
+        return self.stream(what, {"paths": [to_wire(path) for path in paths]})
+
+    def stream(self, what: str, body: dict[str, object]) -> Iterator[dict[str, Any]]:
+        """Begin what answers line by line, and yield the lines; see `operate`."""
+        with self._explained(), self._http.stream("POST", f"/v1/{what}", content=_encode(body)) as answer:
             if not answer.is_success:
                 answer.read()
                 self._document(answer)
@@ -139,8 +145,10 @@ class Client:
         start = "start it: systemctl start kvd, or kvd --config FILE"
         match _errno(error):
             case errno.ENOENT | errno.ENOTDIR:
+                self.absent = True
                 return NoDaemonError(f"no daemon: there is no socket {self._socket}; {start}")
             case errno.ECONNREFUSED:
+                self.absent = True
                 return NoDaemonError(f"no daemon: nobody listens on {self._socket}; {start}")
             case errno.EACCES | errno.EPERM:
                 return NoDaemonError(

@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 from cyclopts import App, CycloptsError, Group, Parameter
 from rich.text import Text
 
-from kvctl import device, engine, names, tables, units
+from kvctl import device, engine, names, namespace, sessions, tables, units
 from kvctl.bench import bench
 from kvctl.client import Client
-from kvctl.exits import CtlError, Exit, exit_of_all
+from kvctl.exits import CtlError, Exit, UsageError, exit_of_all
+from kvctl.fsck import fsck
 from kvctl.operate import operate
-from kvctl.session import Session
+from kvctl.replay import replay
+from kvctl.run import Run
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -36,6 +38,7 @@ Exit status:
 - 5: busy: leased, or too many operations
 - 6: no space
 - 7: damaged data
+- 8: another fingerprint than the namespace's
 - 130: interrupted
 """
 
@@ -57,39 +60,44 @@ app.meta.group_parameters = Group("Options of every command", sort_key=0)
 
 app.command(device.app)
 app.command(engine.app)
+app.command(namespace.app)
+app.command(namespace.invalidate)
+app.command(sessions.app)
+app.command(fsck)
+app.command(replay)
 
-Context = Annotated[Session, Parameter(parse=False)]
+Context = Annotated[Run, Parameter(parse=False)]
 Paths = Annotated[tuple[Path, ...], Parameter(negative="")]
 
 
 @app.command
-def status(*, session: Context) -> int:
+def status(*, ctl: Context) -> int:
     """Show the daemon at a glance: state, features, tiers, faults."""
-    found = session.client.get("status")
-    if session.as_json:
-        session.document(found)
+    found = ctl.client.get("status")
+    if ctl.as_json:
+        ctl.document(found)
     else:
-        session.show(*tables.status(found))
+        ctl.show(*tables.status(found))
     return Exit.OK
 
 
 @app.command
-def df(*, session: Context) -> int:
+def df(*, ctl: Context) -> int:
     """Show how full the tiers are."""
-    found = session.client.get("df")
-    if session.as_json:
-        session.document(found)
+    found = ctl.client.get("df")
+    if ctl.as_json:
+        ctl.document(found)
     else:
-        session.show(tables.tiers(found["tiers"]))
+        ctl.show(tables.tiers(found["tiers"]))
     return Exit.OK
 
 
 @app.command
-def metrics(*, session: Context) -> int:
+def metrics(*, ctl: Context) -> int:
     """Print the daemon's metrics, in the text format of Prometheus."""
-    found = session.client.metrics()
-    if session.as_json:
-        session.document({"metrics": found})
+    found = ctl.client.metrics()
+    if ctl.as_json:
+        ctl.document({"metrics": found})
     else:
         # Not through the console, which would wrap and colour it.
         print(found, end="")
@@ -102,7 +110,7 @@ def ls(
     /,
     *,
     long: Annotated[bool, Parameter(name=["--long", "-l"], negative="", show_default=False)] = False,
-    session: Context,
+    ctl: Context,
 ) -> int:
     """List a directory.
 
@@ -113,19 +121,19 @@ def ls(
     long
         Show mode, size, tier, state, whether NVMe has the same bytes, pins, opens, hits and idle time.
     """
-    (inside,) = session.inside([path])
-    found = session.client.get("list", inside)
-    if session.as_json:
-        session.document(found)
+    (inside,) = ctl.inside([path])
+    found = ctl.client.get("list", inside)
+    if ctl.as_json:
+        ctl.document(found)
     elif long:
-        session.show(tables.listing(found["entries"]))
+        ctl.show(tables.listing(found["entries"]))
     elif found["entries"]:
-        session.show(*(Text(tables.base(entry), no_wrap=True) for entry in found["entries"]))
+        ctl.show(*(Text(tables.base(entry), no_wrap=True) for entry in found["entries"]))
     return Exit.OK
 
 
 @app.command
-def stat(paths: Paths, /, *, session: Context) -> int:
+def stat(paths: Paths, /, *, ctl: Context) -> int:
     """Show all that is known of names.
 
     Parameters
@@ -136,18 +144,18 @@ def stat(paths: Paths, /, *, session: Context) -> int:
     found: list[dict[str, Any]] = []
 
     def ask(path: bytes) -> None:
-        found.append(session.client.get("stat", path))
-        if not session.as_json:
-            session.show(*tables.entry(found[-1]))
+        found.append(ctl.client.get("stat", path))
+        if not ctl.as_json:
+            ctl.show(*tables.entry(found[-1]))
 
-    failed = _each(session, paths, ask)
-    if session.as_json:
-        session.document({"entries": found, "failed": failed})
+    failed = _each(ctl, paths, ask)
+    if ctl.as_json:
+        ctl.document({"entries": found, "failed": failed})
     return exit_of_all([failure["code"] for failure in failed])
 
 
 @app.command
-def promote(paths: Paths, /, *, session: Context) -> int:
+def promote(paths: Paths, /, *, ctl: Context) -> int:
     """Bring objects to DDR.
 
     Parameters
@@ -155,11 +163,11 @@ def promote(paths: Paths, /, *, session: Context) -> int:
     paths
         Files, or directories for all below.
     """
-    return operate(session, "promote", session.inside(paths))
+    return operate(ctl, "promote", ctl.inside(paths))
 
 
 @app.command
-def demote(paths: Paths, /, *, session: Context) -> int:
+def demote(paths: Paths, /, *, ctl: Context) -> int:
     """Move objects to NVMe; those in use stay.
 
     Parameters
@@ -167,11 +175,11 @@ def demote(paths: Paths, /, *, session: Context) -> int:
     paths
         Files, or directories for all below.
     """
-    return operate(session, "demote", session.inside(paths))
+    return operate(ctl, "demote", ctl.inside(paths))
 
 
 @app.command
-def sync(paths: Paths = (), /, *, session: Context) -> int:
+def sync(paths: Paths = (), /, *, ctl: Context) -> int:
     """Make objects durable on NVMe; they stay where they are.
 
     Parameters
@@ -179,11 +187,33 @@ def sync(paths: Paths = (), /, *, session: Context) -> int:
     paths
         Files, or directories for all below; everything when none is given.
     """
-    return operate(session, "sync", session.inside(paths) if paths else session.everything())
+    return operate(ctl, "sync", ctl.inside(paths) if paths else ctl.everything())
 
 
 @app.command
-def pin(paths: Paths, /, *, session: Context) -> int:
+def scrub(
+    paths: Paths = (),
+    /,
+    *,
+    everything: Annotated[bool, Parameter(name="--all", negative="", show_default=False)] = False,
+    ctl: Context,
+) -> int:
+    """Read objects on NVMe now and verify every page; what is bad is made anew from DDR, or quarantined.
+
+    Parameters
+    ----------
+    paths
+        Files, or directories for all below.
+    everything
+        All there is.
+    """
+    if everything == bool(paths):
+        raise UsageError("give paths, or --all for everything")
+    return operate(ctl, "scrub", ctl.everything() if everything else ctl.inside(paths))
+
+
+@app.command
+def pin(paths: Paths, /, *, ctl: Context) -> int:
     """Keep objects where they are until they are unpinned.
 
     Parameters
@@ -191,11 +221,11 @@ def pin(paths: Paths, /, *, session: Context) -> int:
     paths
         Files, or directories for all below.
     """
-    return _set_pinned(session, paths, pinned=True)
+    return _set_pinned(ctl, paths, pinned=True)
 
 
 @app.command
-def unpin(paths: Paths, /, *, session: Context) -> int:
+def unpin(paths: Paths, /, *, ctl: Context) -> int:
     """Let pinned objects go again.
 
     Parameters
@@ -203,61 +233,61 @@ def unpin(paths: Paths, /, *, session: Context) -> int:
     paths
         Files, or directories for all below.
     """
-    return _set_pinned(session, paths, pinned=False)
+    return _set_pinned(ctl, paths, pinned=False)
 
 
-def _set_pinned(session: Session, paths: Sequence[Path], *, pinned: bool) -> int:
+def _set_pinned(ctl: Run, paths: Sequence[Path], *, pinned: bool) -> int:
     changed = 0
 
     def ask(path: bytes) -> None:
         nonlocal changed
-        changed += session.client.pin(path, pinned=pinned)
+        changed += ctl.client.pin(path, pinned=pinned)
 
-    failed = _each(session, paths, ask)
-    if session.as_json:
-        session.document({"changed": changed, "failed": failed})
+    failed = _each(ctl, paths, ask)
+    if ctl.as_json:
+        ctl.document({"changed": changed, "failed": failed})
     elif changed or not failed:
-        session.show(f"{'pinned' if pinned else 'unpinned'} {units.plural(changed, 'object')}")
+        ctl.show(f"{'pinned' if pinned else 'unpinned'} {units.plural(changed, 'object')}")
     return exit_of_all([failure["code"] for failure in failed])
 
 
-def _each(session: Session, paths: Sequence[Path], ask: Callable[[bytes], None]) -> list[dict[str, Any]]:
+def _each(ctl: Run, paths: Sequence[Path], ask: Callable[[bytes], None]) -> list[dict[str, Any]]:
     """Do something to every path; one that the daemon refuses does not keep the others from it."""
     failed: list[dict[str, Any]] = []
-    for path in session.inside(paths):
+    for path in ctl.inside(paths):
         try:
             ask(path)
         except CtlError as error:
             if error.status in {Exit.NO_DAEMON, Exit.USAGE}:
                 raise
             failed.append({"path": names.to_wire(path), "code": error.code, "error": str(error)})
-            session.complain_of(names.to_wire(path), str(error))
+            ctl.complain_of(names.to_wire(path), str(error))
     return failed
 
 
 @app.command
-def version(*, session: Context) -> int:
+def version(*, ctl: Context) -> int:
     """Show the versions of kvctl and of the daemon."""
     document: dict[str, Any] = {"client": VERSION, "daemon": None}
     absent: CtlError | None = None
     try:
-        document["daemon"] = session.client.get("version")
+        document["daemon"] = ctl.client.get("version")
     except CtlError as error:
         absent = error
-    if session.as_json:
-        session.document(document)
+    if ctl.as_json:
+        ctl.document(document)
     else:
-        session.show(f"kvctl {document['client']}")
+        ctl.show(f"kvctl {document['client']}")
         if (daemon := document["daemon"]) is not None:
-            session.show(f"kvd {daemon['version']} (api {daemon['api']}) serves {names.show(daemon['mount'])}")
+            ctl.show(f"kvd {daemon['version']} (api {daemon['api']}) serves {names.show(daemon['mount'])}")
     if absent is not None:
-        session.complain(str(absent))
+        ctl.complain(str(absent))
         return absent.status
     return Exit.OK
 
 
 @app.command
-def completion(shell: Literal["bash", "zsh", "fish"], /, *, session: Context) -> int:
+def completion(shell: Literal["bash", "zsh", "fish"], /, *, ctl: Context) -> int:
     """Print a completion script for a shell.
 
     For bash: kvctl completion bash > /etc/bash_completion.d/kvctl
@@ -267,7 +297,7 @@ def completion(shell: Literal["bash", "zsh", "fish"], /, *, session: Context) ->
     shell
         Which shell.
     """
-    del session
+    del ctl
     # Into a file, usually: not through the console, which would wrap and colour it.
     print(_whole_names(app.meta.generate_completion(prog_name="kvctl", shell=shell)))
     return Exit.OK
@@ -296,13 +326,13 @@ def _launch(
     command, bound, injected = app.parse_args(tokens, exit_on_error=False)
     where = socket or Path(os.environ.get("KVD_SOCKET") or DEFAULT_SOCKET)
     with Client(where) as client:
-        session = Session(client, as_json=json)
-        if "session" in injected:
-            bound.arguments["session"] = session
+        ctl = Run(client, as_json=json)
+        for name in injected:
+            bound.arguments[name] = ctl
         try:
             return int(command(*bound.args, **bound.kwargs) or Exit.OK)
         except CtlError as error:
-            return session.fail(error)
+            return ctl.fail(error)
 
 
 def run(arguments: Sequence[str]) -> int:

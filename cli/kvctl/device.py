@@ -11,7 +11,7 @@ from cyclopts import App, Parameter
 
 from kvctl import tables
 from kvctl.exits import CtlError, Exit, UsageError
-from kvctl.session import Session
+from kvctl.run import Run
 from kvdriver import DeviceAddress, DeviceFault
 from kvdriver.binding import Binder, BindingError, Refusal
 from kvdriver.card import REGION_BYTES
@@ -35,7 +35,7 @@ _STATUSES: Final = {
 
 app = App(name="device", help="The cards of this machine.", help_format="markdown", version_flags=[])
 
-Context = Annotated[Session, Parameter(parse=False)]
+Context = Annotated[Run, Parameter(parse=False)]
 RunFolder = Annotated[Path, Parameter(name="--run")]
 
 
@@ -58,17 +58,17 @@ def _document(device: PciDevice) -> dict[str, Any]:
     return asdict(device) | {"card": device.is_card}
 
 
-def _show(session: Session, found: PciDevice) -> int:
-    if session.as_json:
-        session.document({"device": _document(found)})
+def _show(ctl: Run, found: PciDevice) -> int:
+    if ctl.as_json:
+        ctl.document({"device": _document(found)})
     else:
-        session.show(tables.devices([_document(found)]))
+        ctl.show(tables.devices([_document(found)]))
     return Exit.OK
 
 
 @app.command(name="list")
 def list_(
-    *, every: Annotated[bool, Parameter(name="--all", negative="", show_default=False)] = False, session: Context
+    *, every: Annotated[bool, Parameter(name="--all", negative="", show_default=False)] = False, ctl: Context
 ) -> int:
     """List the cards: slot, vendor and device, NUMA node, IOMMU group and who else is in it, driver.
 
@@ -78,12 +78,12 @@ def list_(
         Every PCI device, not only kvd cards.
     """
     found = [_document(device) for device in cards(Sysfs(), every=every)]
-    if session.as_json:
-        session.document({"devices": found})
+    if ctl.as_json:
+        ctl.document({"devices": found})
     elif found:
-        session.show(tables.devices(found))
+        ctl.show(tables.devices(found))
     else:
-        session.show("no kvd card; see kvctl device list --all")
+        ctl.show("no kvd card; see kvctl device list --all")
     return Exit.OK
 
 
@@ -94,7 +94,7 @@ def bind(
     *,
     force_id: Annotated[bool, Parameter(negative="", show_default=False)] = False,
     run: RunFolder = RUN_FOLDER,
-    session: Context,
+    ctl: Context,
 ) -> int:
     """Give a card to vfio-pci, so that kvd can drive it; its present driver is remembered.
 
@@ -109,13 +109,13 @@ def bind(
     """
     memlock_bytes = tables_bytes(1 << 16, {}, SESSIONS_MAX) + REGION_BYTES
     try:
-        return _show(session, Binder(Sysfs(), run).bind(slot, memlock_bytes=memlock_bytes, force_id=force_id))
+        return _show(ctl, Binder(Sysfs(), run).bind(slot, memlock_bytes=memlock_bytes, force_id=force_id))
     except BindingError as error:
         raise _refused(error) from error
 
 
 @app.command
-def unbind(slot: str, /, *, run: RunFolder = RUN_FOLDER, session: Context) -> int:
+def unbind(slot: str, /, *, run: RunFolder = RUN_FOLDER, ctl: Context) -> int:
     """Give a card back to the driver that it had before ``kvctl device bind``.
 
     Parameters
@@ -126,13 +126,13 @@ def unbind(slot: str, /, *, run: RunFolder = RUN_FOLDER, session: Context) -> in
         Where the former driver was noted.
     """
     try:
-        return _show(session, Binder(Sysfs(), run).unbind(slot))
+        return _show(ctl, Binder(Sysfs(), run).unbind(slot))
     except BindingError as error:
         raise _refused(error) from error
 
 
 @app.command
-def info(address: str, /, *, session: Context) -> int:
+def info(address: str, /, *, ctl: Context) -> int:
     """Show what a card says of itself; nobody else may be using it.
 
     Parameters
@@ -144,15 +144,15 @@ def info(address: str, /, *, session: Context) -> int:
         found = inspect(_address(address))
     except DeviceFault as fault:
         raise CtlError(str(fault), Exit.FAILED, fault.kind.name) from fault
-    if session.as_json:
-        session.document(found)
+    if ctl.as_json:
+        ctl.document(found)
     else:
-        session.show(tables.card(found))
+        ctl.show(tables.card(found))
     return Exit.OK
 
 
 @app.command(name="selftest")
-def selftest_(address: str, /, *, session: Context) -> int:
+def selftest_(address: str, /, *, ctl: Context) -> int:
     """Try a card out: a session, pages, their translation compared with the tables. Nobody else may be using it.
 
     Parameters
@@ -164,23 +164,23 @@ def selftest_(address: str, /, *, session: Context) -> int:
 
     def report(step: Step) -> None:
         steps.append(step)
-        if not session.as_json:
-            session.show(f"{'ok    ' if step.passed else 'FAILED'} {step.name}: {step.told}")
+        if not ctl.as_json:
+            ctl.show(f"{'ok    ' if step.passed else 'FAILED'} {step.name}: {step.told}")
 
     where = _address(address)
     trio.run(selftest, where, report)
     passed = all(step.passed for step in steps)
-    if session.as_json:
-        session.document({"passed": passed, "steps": [asdict(step) for step in steps]})
+    if ctl.as_json:
+        ctl.document({"passed": passed, "steps": [asdict(step) for step in steps]})
     return Exit.OK if passed else Exit.FAILED
 
 
 @app.command
-def reset(*, session: Context) -> int:
+def reset(*, ctl: Context) -> int:
     """Let the daemon reset its card and give it the engine's tables again."""
-    found = session.client.post("device/reset")
-    if session.as_json:
-        session.document(found)
+    found = ctl.client.post("device/reset")
+    if ctl.as_json:
+        ctl.document(found)
     else:
-        session.show(tables.engine(found))
+        ctl.show(tables.engine(found))
     return Exit.OK if found["state"] == "ok" else Exit.FAILED

@@ -11,7 +11,7 @@ from cyclopts import App, Parameter
 from kvctl import units
 from kvctl.exits import CtlError, Exit
 from kvctl.names import show
-from kvctl.session import Session
+from kvctl.run import Run
 from kvdriver.enginefsck import Findings, TablesError, Trouble, fsck
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ _STATUSES: Final = {Trouble.IN_USE: Exit.BUSY}
 
 app = App(name="engine", help="The page-table engine's tables.", help_format="markdown", version_flags=[])
 
-Context = Annotated[Session, Parameter(parse=False)]
+Context = Annotated[Run, Parameter(parse=False)]
 File = Annotated[Path, Parameter(name="FILE")]
 
 
@@ -85,7 +85,7 @@ def fsck_(
     /,
     *,
     repair: Annotated[bool, Parameter(negative="", show_default=False)] = False,
-    session: Context,
+    ctl: Context,
 ) -> int:
     """Check the engine's tables in a file against each other. Asks no daemon, and writes nothing without --repair.
 
@@ -104,8 +104,8 @@ def fsck_(
         found = fsck(file, repair=repair)
     except TablesError as error:
         raise CtlError(str(error), _STATUSES.get(error.trouble, Exit.USAGE), error.trouble.name) from error
-    if session.as_json:
-        session.document(_document(file, found))
+    if ctl.as_json:
+        ctl.document(_document(file, found))
     else:
-        session.show(*_lines(file, found))
+        ctl.show(*_lines(file, found))
     return Exit.OK if found.sound else Exit.FAILED

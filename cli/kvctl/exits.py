@@ -16,6 +16,7 @@ class Exit(enum.IntEnum):
     BUSY = 5
     NO_SPACE = 6
     DAMAGED = 7
+    MISMATCH = 8
 
 
 _BY_CODE = {
@@ -26,6 +27,7 @@ _BY_CODE = {
     "EAGAIN": Exit.BUSY,
     "ENOSPC": Exit.NO_SPACE,
     "EIO": Exit.DAMAGED,
+    "EKEYREJECTED": Exit.MISMATCH,
 }
 
 

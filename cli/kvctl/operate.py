@@ -1,4 +1,4 @@
-"""Promote, demote and sync: steps as they come, a bar on a terminal, a summary at the end."""
+"""Promote, demote, sync and scrub: steps as they come, a bar on a terminal, a summary at the end."""
 
 from __future__ import annotations
 
@@ -18,9 +18,11 @@ if TYPE_CHECKING:
 
     from rich.progress import TaskID
 
-    from kvctl.session import Session
+    from kvctl.run import Run
 
-PAST = {"promote": "promoted", "demote": "demoted", "sync": "synced"}
+PAST = {"promote": "promoted", "demote": "demoted", "sync": "synced", "scrub": "verified"}
+IDLE = {"scrub": "not on NVMe"}
+"""What is said of the objects that there was nothing to do for, unless they are "already there"."""
 
 
 @dataclass(slots=True)
@@ -49,21 +51,21 @@ class Summary:
 
     def sentence(self, what: str) -> str:
         """Return it for people."""
-        there = f"; {self.there} already there" if self.there else ""
+        there = f"; {self.there} {IDLE.get(what, 'already there')}" if self.there else ""
         failed = f"; {units.plural(len(self.failed), 'object')} failed" if self.failed else ""
         moved = units.plural(self.done - self.there, "object")
         return f"{PAST[what]} {moved}, {units.size(self.bytes_done)}{there}{failed}"
 
 
-def operate(session: Session, what: str, paths: Sequence[bytes]) -> int:
+def operate(ctl: Run, what: str, paths: Sequence[bytes]) -> int:
     """Run one operation to its end.
 
     Parameters
     ----------
-    session
+    ctl
         The daemon, and where to print.
     what
-        ``promote``, ``demote`` or ``sync``.
+        ``promote``, ``demote``, ``sync`` or ``scrub``.
     paths
         What to do it to, within the mount.
 
@@ -75,32 +77,32 @@ def operate(session: Session, what: str, paths: Sequence[bytes]) -> int:
     summary = Summary()
     broken: CtlError | None = None
     try:
-        with _bar(session) as progress, closing(_steps(session, what, paths)) as steps:
+        with bar(ctl) as progress, closing(_steps(ctl, what, paths)) as steps:
             task = progress.add_task(what, total=None, name="", bytes="")
             for step in steps:
                 summary.add(step)
-                _report(session, progress, task, step)
+                _report(ctl, progress, task, step)
     except CtlError as error:
         broken = error
     except KeyboardInterrupt:
-        if session.as_json:
+        if ctl.as_json:
             failure = {"code": "EINTR", "message": "interrupted"}
-            session.document(summary.document() | {"error": failure})
+            ctl.document(summary.document() | {"error": failure})
         raise
     if broken is not None:
         if not summary.done and not summary.failed:
             raise broken
-        if session.as_json:
+        if ctl.as_json:
             failure = {"code": broken.code, "message": str(broken)}
-            session.document(summary.document() | {"error": failure})
+            ctl.document(summary.document() | {"error": failure})
         else:
-            session.show(summary.sentence(what))
-        session.complain(str(broken))
+            ctl.show(summary.sentence(what))
+        ctl.complain(str(broken))
         return broken.status
-    if session.as_json:
-        session.document(summary.document())
+    if ctl.as_json:
+        ctl.document(summary.document())
     else:
-        session.show(summary.sentence(what))
+        ctl.show(summary.sentence(what))
     return _status(summary)
 
 
@@ -108,11 +110,12 @@ def _status(summary: Summary) -> Exit:
     return exit_of_all([failure["code"] for failure in summary.failed])
 
 
-def _steps(session: Session, what: str, paths: Sequence[bytes]) -> Generator[dict[str, Any]]:
-    return cast("Generator[dict[str, Any]]", session.client.operate(what, paths))
+def _steps(ctl: Run, what: str, paths: Sequence[bytes]) -> Generator[dict[str, Any]]:
+    return cast("Generator[dict[str, Any]]", ctl.client.operate(what, paths))
 
 
-def _bar(session: Session) -> Progress:
+def bar(ctl: Run) -> Progress:
+    """Make the progress bar of a long operation; its tasks have the fields `name` and `bytes`."""
     return Progress(
         TextColumn("{task.description}"),
         BarColumn(),
@@ -120,13 +123,13 @@ def _bar(session: Session) -> Progress:
         TextColumn("{task.fields[bytes]}"),
         TimeElapsedColumn(),
         TextColumn("{task.fields[name]}"),
-        console=session.err,
+        console=ctl.err,
         transient=True,
-        disable=not session.err.is_terminal or session.as_json,
+        disable=not ctl.err.is_terminal or ctl.as_json,
     )
 
 
-def _report(session: Session, progress: Progress, task: TaskID, step: dict[str, Any]) -> None:
+def _report(ctl: Run, progress: Progress, task: TaskID, step: dict[str, Any]) -> None:
     progress.update(
         task,
         total=step["total"],
@@ -135,4 +138,4 @@ def _report(session: Session, progress: Progress, task: TaskID, step: dict[str, 
         bytes=units.size(step["bytes_done"]),
     )
     if step["error"] is not None:
-        session.complain_of(step["path"], step["error"])
+        ctl.complain_of(step["path"], step["error"])

@@ -20,6 +20,10 @@ if TYPE_CHECKING:
 _STYLES: Final = {
     "ok": "green",
     "degraded": "yellow",
+    "online": "green",
+    "suspect": "yellow",
+    "offline": "red",
+    "probing": "red",
     "faulted": "red",
     "filling": "cyan",
     "ddr": "green",
@@ -76,6 +80,8 @@ def status(found: dict[str, Any]) -> list[RenderableType]:
         f"kvd {found['version']} serves {show(found['mount'])}: ", (found["state"], _STYLES.get(found["state"], "red"))
     )
     parts: list[RenderableType] = [title, _pairs(_status_rows(found)), Text(""), tiers(found["tiers"])]
+    if found["namespaces"]["alarms"]:
+        parts += [Text(""), Text("Wrong fingerprints", "bold red"), _alarms(found["namespaces"]["alarms"])]
     if found["faults"]:
         parts += [Text(""), Text("Faults", "bold red"), _faults(found["faults"])]
     return parts
@@ -92,11 +98,113 @@ def _status_rows(found: dict[str, Any]) -> Iterator[tuple[str, Text]]:
             f"{found['objects']}: {found['leased']} leased, {found['pinned']} pinned, {found['dirty']} not yet on NVMe"
         ),
     )
+    if found["index"]["state"] != "checked":
+        yield (
+            "index",
+            Text(f"being checked: {found['index']['done']} of {found['index']['total']} objects on NVMe", "yellow"),
+        )
     moved = f"{units.size(found['promoted_bytes'])} promoted, {units.size(found['demoted_bytes'])} demoted"
     yield "moved", Text(moved)
+    yield from _namespace_rows(found["namespaces"], found["admission"])
+    if any(found["sessions"]["states"].values()):
+        yield "sessions", Text(_sessions(found["sessions"]))
+    yield "scrub", scrub(found["scrub"])
+    for each in found["directories"]:
+        yield "directory", directory(each)
     yield "features", Text(", ".join(found["features"]) or "none")
     for off in found["features_off"]:
         yield "without", Text(f"{off['feature']}: {show(off['reason'])}")
+
+
+def _sessions(found: dict[str, Any]) -> str:
+    states = ", ".join(f"{count} {state}" for state, count in found["states"].items() if count)
+    return f"{states} in memory; {units.plural(found['leases'], 'lease')}, {found['expired']} expired"
+
+
+def _namespace_rows(found: dict[str, Any], admission: dict[str, Any]) -> Iterator[tuple[str, Text]]:
+    if found["namespaces"]:
+        offered = units.plural(found["mismatches"], "wrong fingerprint")
+        yield "namespaces", Text(f"{found['namespaces']}: {offered} offered")
+    if found["deleting"]:
+        left = units.plural(found["names_left"], "name")
+        yield "deleting", Text(f"{left} of invalidated content left, {found['names_deleted']} gone")
+    if admission["dropped"] or admission["through"]:
+        dropped = f"{admission['dropped']} dropped ({units.size(admission['saved_bytes'])} not written)"
+        written = f"{admission['admitted']} written, {admission['through']} at once"
+        yield "admission", Text(f"{dropped}, {written}")
+
+
+def _alarms(found: list[dict[str, Any]]) -> Table:
+    table = _table("WHEN", "NAMESPACE", "WHAT")
+    for alarm in found:
+        table.add_row(_when(alarm["when_s"]), Text(show(alarm["namespace"])), Text(show(alarm["what"])))
+    return table
+
+
+def namespaces(found: list[dict[str, Any]]) -> Table:
+    """Lay out namespaces."""
+    table = _table("NAME", "ADMIT", "DURABILITY", "ON FAULT", "MODE", "OWNER", "FINGERPRINT")
+    for each in found:
+        table.add_row(
+            Text(show(each["name"])),
+            each["admit"],
+            each["durability"],
+            each["on_fault"],
+            f"{each['mode']:04o}",
+            f"{each['uid']}:{each['gid']}",
+            Text(fingerprint(each)),
+        )
+    return table
+
+
+def namespace(found: dict[str, Any]) -> list[RenderableType]:
+    """Lay out one namespace."""
+    return [Text(show(found["name"]), "bold"), _pairs(_namespace_facts(found))]
+
+
+def _namespace_facts(found: dict[str, Any]) -> Iterator[tuple[str, Text]]:
+    for key, value in sorted(found["fingerprint"].items()):
+        yield f"  {key}", Text(show(value))
+    if not found["fingerprint"]:
+        yield "  fingerprint", Text("none")
+    yield "  admit", Text(found["admit"])
+    yield "  durability", Text(found["durability"])
+    yield "  on fault", Text(found["on_fault"])
+    yield "  session", Text(found["session"])
+    yield "  format", Text(found["format"])
+    yield "  layout", Text(found["layout"] or "not known")
+    yield "  mode", Text(f"{found['mode']:04o}, owner {found['uid']}:{found['gid']}")
+    yield "  made", Text(_when(found["created_s"]))
+
+
+def fingerprint(found: dict[str, Any]) -> str:
+    """Return a namespace's fingerprint in one line."""
+    return " ".join(f"{key}={show(value)}" for key, value in sorted(found["fingerprint"].items())) or "-"
+
+
+def scrub(found: dict[str, Any]) -> Text:
+    """Say what the scrubber does and has found."""
+    if not found["rate_bytes"]:
+        text = Text("off")
+    elif found["ended_s"] >= found["began_s"] > 0:
+        text = Text(f"everything was read by {_when(found['ended_s'])}")
+    else:
+        text = Text(f"{units.plural(found['pass_objects'], 'object')} read since {_when(found['began_s'])}")
+    text.append(f"; {units.size(found['verified_bytes'])} verified since the start")
+    for key, words in (("bad_pages", "bad pages"), ("healed", "healed"), ("quarantined", "quarantined")):
+        if found[key]:
+            text.append(f", {found[key]} {words}", "red")
+    return text
+
+
+def directory(found: dict[str, Any]) -> Text:
+    """Say how an NVMe directory is, since when and why."""
+    text = Text.assemble(f"{show(found['path'])}: ", (found["state"], _STYLES.get(found["state"], "")))
+    if found["reason"]:
+        text.append(f" since {_when(found['since_s'])}: {show(found['reason'])}", "yellow")
+    else:
+        text.append(f", {units.size(found['free_bytes'])} free{'' if found['direct'] else ', without O_DIRECT'}")
+    return text
 
 
 def engine(found: dict[str, Any]) -> Text:
@@ -157,10 +265,16 @@ def _card_rows(found: dict[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def _faults(found: list[dict[str, Any]]) -> Table:
-    table = _table("WHEN", "PAGE", "WHAT", "PATH", right="PAGE")
+    table = _table("WHEN", "PAGE", "WHAT", "PATH", "WHERE", right="PAGE")
     for fault in found:
         page = "-" if fault["page"] is None else str(fault["page"])
-        table.add_row(_when(fault["when_s"]), page, Text(show(fault["what"])), Text(show(fault["path"])))
+        table.add_row(
+            _when(fault["when_s"]),
+            page,
+            Text(show(fault["what"])),
+            Text(show(fault["path"])),
+            Text(show(fault["place"] or "-")),
+        )
     return table
 
 
@@ -224,7 +338,23 @@ def _entry_rows(found: dict[str, Any]) -> Iterator[tuple[str, Text]]:
     yield "  tier", _word(found["tier"])
     yield "  state", _word(found["state"])
     yield "  on NVMe", Text(_flag(found["clean"], "the same bytes", "not yet, or older bytes"))
+    if found["tiers"]:
+        yield "  tiers", Text(", ".join(f"{units.size(count)} {tier}" for tier, count in found["tiers"].items()))
+    yield from _format_rows(found["format"])
     yield "  pinned", Text(_flag(found["pinned"], "yes", "no"))
     yield "  open", Text(f"{_count(found['opens'])} times" if found["opens"] else "no")
     yield "  hits", Text(_count(found["hits"]))
     yield "  idle", Text(units.age(found["idle_s"]))
+
+
+def _format_rows(found: dict[str, Any] | None) -> Iterator[tuple[str, Text]]:
+    """Say how the copy on NVMe is kept, and what that did to the values."""
+    if found is None:
+        return
+    kept = (
+        f"{units.size(found['object_bytes'])} in {units.size(found['file_bytes'])}, {found['ratio']:.2f} times smaller"
+    )
+    yield "  format", Text(found["format"] if found["format"] == "raw" else f"{found['format']}: {kept}")
+    for role, each in sorted(found["errors"].items()):
+        error = f"relative L2 {each['relative_l2']:.2g}, at most {each['most']:.2g}, of {_count(each['values'])} values"
+        yield f"  error of {role}", Text(error)

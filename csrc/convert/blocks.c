@@ -26,13 +26,13 @@ size_t kvd_convert_blocks_scales_count(const struct kvd_convert_blocks *blocks)
 	return (whole + (blocks->tokens % KVD_CONVERT_BLOCK_TOKENS != 0)) * blocks->channels;
 }
 
-static bool blocks_valid(const struct kvd_convert_blocks *blocks)
+bool kvd_convert_blocks_valid(const struct kvd_convert_blocks *blocks)
 {
 	return kvd_convert_formats_valid(blocks->wide, blocks->narrow) &&
 	       (unsigned int)blocks->scale_format < KVD_CONVERT_SCALE_FORMAT_COUNT;
 }
 
-static float scale_load(const void *scales, size_t index, enum kvd_convert_scale_format format)
+float kvd_convert_scale_load(const void *scales, size_t index, enum kvd_convert_scale_format format)
 {
 	uint16_t half;
 	float scale;
@@ -45,7 +45,7 @@ static float scale_load(const void *scales, size_t index, enum kvd_convert_scale
 	return kvd_convert_widen(half, KVD_CONVERT_FP16);
 }
 
-static void scale_store(void *scales, size_t index, enum kvd_convert_scale_format format, float scale)
+void kvd_convert_scale_store(void *scales, size_t index, enum kvd_convert_scale_format format, float scale)
 {
 	uint16_t half;
 
@@ -63,7 +63,7 @@ bool kvd_convert_blocks_scales_valid(const void *scales, const struct kvd_conver
 	bool valid = true;
 
 	for (size_t i = 0; i < count; i++)
-		valid &= kvd_convert_scale_valid(scale_load(scales, i, blocks->scale_format));
+		valid &= kvd_convert_scale_valid(kvd_convert_scale_load(scales, i, blocks->scale_format));
 	return valid;
 }
 
@@ -96,8 +96,8 @@ static void tile_scales(void *dst, void *scales, const void *src, const struct k
 		kvd_convert_chosen()->absmax(most, (const uint8_t *)src + at * CONVERT_WIDE_BYTES, tile->channels, inf_bits);
 	}
 	for (size_t i = 0; i < tile->channels; i++)
-		scale_store(scales, tile->scale + i, blocks->scale_format,
-			    kvd_convert_scale_for(most[i], blocks->wide, blocks->narrow));
+		kvd_convert_scale_store(scales, tile->scale + i, blocks->scale_format,
+					kvd_convert_scale_for(most[i], blocks->wide, blocks->narrow));
 }
 
 /*
@@ -120,7 +120,7 @@ static void encode_tile(void *dst, const void *scales, const void *src, const st
 	float factor[CONVERT_TILE_CHANNELS];
 
 	for (size_t i = 0; i < tile->channels; i++)
-		factor[i] = 1.0f / scale_load(scales, tile->scale + i, blocks->scale_format);
+		factor[i] = 1.0f / kvd_convert_scale_load(scales, tile->scale + i, blocks->scale_format);
 	for (size_t token = 0; token < tile->tokens; token++) {
 		size_t at = tile->first + token * blocks->channels;
 
@@ -151,7 +151,7 @@ static void tile_decode(void *dst, void *scales, const void *src, const struct k
 	float factor[CONVERT_TILE_CHANNELS];
 
 	for (size_t i = 0; i < tile->channels; i++)
-		factor[i] = scale_load(scales, tile->scale + i, blocks->scale_format);
+		factor[i] = kvd_convert_scale_load(scales, tile->scale + i, blocks->scale_format);
 	for (size_t token = 0; token < tile->tokens; token++) {
 		size_t at = tile->first + token * blocks->channels;
 
@@ -162,7 +162,7 @@ static void tile_decode(void *dst, void *scales, const void *src, const struct k
 
 int kvd_convert_blocks_encode(void *dst, void *scales, const void *src, const struct kvd_convert_blocks *blocks)
 {
-	if (!blocks_valid(blocks))
+	if (!kvd_convert_blocks_valid(blocks))
 		return -EINVAL;
 	tiles_do(tile_encode, dst, scales, src, blocks);
 	return 0;
@@ -171,7 +171,7 @@ int kvd_convert_blocks_encode(void *dst, void *scales, const void *src, const st
 int kvd_convert_blocks_encode_with(void *dst, const void *scales, const void *src,
 				   const struct kvd_convert_blocks *blocks)
 {
-	if (!blocks_valid(blocks) || !kvd_convert_blocks_scales_valid(scales, blocks))
+	if (!kvd_convert_blocks_valid(blocks) || !kvd_convert_blocks_scales_valid(scales, blocks))
 		return -EINVAL;
 	/* Only tile_encode writes scales. */
 	tiles_do(tile_encode_with, dst, (void *)(uintptr_t)scales, src, blocks);
@@ -180,7 +180,7 @@ int kvd_convert_blocks_encode_with(void *dst, const void *scales, const void *sr
 
 int kvd_convert_blocks_decode(void *dst, const void *scales, const void *src, const struct kvd_convert_blocks *blocks)
 {
-	if (!blocks_valid(blocks) || !kvd_convert_blocks_scales_valid(scales, blocks))
+	if (!kvd_convert_blocks_valid(blocks) || !kvd_convert_blocks_scales_valid(scales, blocks))
 		return -EINVAL;
 	tiles_do(tile_decode, dst, (void *)(uintptr_t)scales, src, blocks);
 	return 0;

@@ -103,4 +103,34 @@ int kvd_convert_blocks_encode_with(void *dst, const void *scales, const void *sr
 				   const struct kvd_convert_blocks *blocks);
 int kvd_convert_blocks_decode(void *dst, const void *scales, const void *src, const struct kvd_convert_blocks *blocks);
 
+/*
+ * The same in INT4, which is asymmetric: a channel's codes of a block are INT8's at a scale with which they lie within 16, less
+ * the smallest of them, its *zero*, which is kept beside the scale. The scale is a 15th of the distance from the smallest to
+ * the largest finite value, but at least a 127th of the largest magnitude, and at most KVD_CONVERT_SCALE_MAX; an FP16 scale is
+ * rounded up. A code that rounding puts beyond zero + 15, and what is not finite, saturates; a NaN is like 0.
+ *
+ * Two codes are in a byte, the even channel's in the low half. A token's codes take kvd_convert_int4_row_bytes; with an odd
+ * number of channels the last half is 0, and is not looked at. Zeros are [blocks][channels] as scales are. `blocks->narrow`
+ * is KVD_CONVERT_INT8, whose arithmetic this is. Decoding takes any zero; a sum beyond INT8, which encoding never makes, wraps.
+ */
+size_t kvd_convert_int4_row_bytes(size_t channels);
+int kvd_convert_int4_encode(void *dst, void *scales, int8_t *zeros, const void *src,
+			    const struct kvd_convert_blocks *blocks);
+int kvd_convert_int4_decode(void *dst, const void *scales, const int8_t *zeros, const void *src,
+			    const struct kvd_convert_blocks *blocks);
+
+/* What became of values: sums over them, in double precision. */
+struct kvd_convert_difference {
+	uint64_t values;
+	double square;            /* of the values */
+	double square_difference;
+	double most;              /* the largest difference's magnitude */
+};
+
+/* Add `count` values and what was made of them; all finite. The order of summing, so the last bits, depend on the CPU. */
+void kvd_convert_compare(struct kvd_convert_difference *sum, const void *src, const void *made, size_t count,
+			 enum kvd_convert_wide wide);
+/* Is none of the values an infinity or a NaN? */
+bool kvd_convert_finite(const void *src, size_t count, enum kvd_convert_wide wide);
+
 #endif

@@ -31,6 +31,7 @@ enum {
 #define CONVERT_FP16_MAX 65504.0f
 #define CONVERT_BF16_MAX 0x1.fep127f
 #define CONVERT_INT8_MAX 127
+#define CONVERT_INT4_MAX 15
 #define CONVERT_FP8_NAN 0x7f
 #define CONVERT_E5M2_INF 0x7c
 
@@ -120,6 +121,12 @@ bool kvd_convert_formats_valid(enum kvd_convert_wide wide, enum kvd_convert_narr
 bool kvd_convert_scale_valid(float scale);
 /* What kvd_convert_absmax_scale answers for a largest magnitude. */
 float kvd_convert_scale_for(uint16_t most_bits, enum kvd_convert_wide wide, enum kvd_convert_narrow narrow);
+/* An element of an array of scales; an FP16 one is rounded up. */
+float kvd_convert_scale_load(const void *scales, size_t index, enum kvd_convert_scale_format format);
+void kvd_convert_scale_store(void *scales, size_t index, enum kvd_convert_scale_format format, float scale);
+
+/* Are the formats of an array ones that there are? */
+bool kvd_convert_blocks_valid(const struct kvd_convert_blocks *blocks);
 
 /*
  * Each implementation has two inline functions, `encode` and `decode`, with the formats as constant arguments; this

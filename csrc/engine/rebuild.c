@@ -323,18 +323,23 @@ static void reset(struct kvd_rebuild *rebuild)
 	kvd_put(&head->mapped_pages, 0);
 }
 
-/* The numbers of shared frames: one for the first meeting, and one for each of the rest. */
+/*
+ * The numbers of shared frames: one for the first meeting, and one for each of the rest. From the last frame down: a node
+ * of the tables then has its final size from the start. Upwards it would be widened, the old node and the new one there at
+ * once, and a pool that held these tables before might not have room for that.
+ */
 static int count_shared(struct kvd_rebuild *rebuild)
 {
 	const struct kvd_place *at = rebuild->shared.at;
 	uint64_t same;
 
-	for (uint64_t i = 0; i < rebuild->shared.count; i += same) {
+	for (uint64_t end = rebuild->shared.count; end > 0; end -= same) {
+		const struct kvd_place *last = &at[end - 1];
+
 		same = 1;
-		while (i + same < rebuild->shared.count && at[i + same].tier == at[i].tier &&
-		       at[i + same].number == at[i].number)
+		while (same < end && at[end - 1 - same].tier == last->tier && at[end - 1 - same].number == last->number)
 			same++;
-		if (!kvd_shares_set(rebuild->engine, at[i].tier, at[i].number, same + 1))
+		if (!kvd_shares_set(rebuild->engine, last->tier, last->number, same + 1))
 			return -ENOMEM;
 	}
 	return 0;

@@ -21,24 +21,33 @@ static bool is_range(uint64_t offset, uint64_t length)
 	return offset <= end_max && length <= end_max - offset;
 }
 
-/* Bring [offset, offset + bytes) into the reader's buffer; *skew is where it begins. Bytes up to the end of file, or -errno. */
+/* The same from a file that is being filled, of pages that have landed. */
+static ssize_t fetch_landed(struct kvd_reader *reader, const struct kvd_object *object, uint64_t offset, size_t bytes)
+{
+	ssize_t got;
+
+	if (offset >= object->size_bytes)
+		return 0;
+	if (bytes > object->size_bytes - offset)
+		bytes = (size_t)(object->size_bytes - offset);
+	got = kvd_pread_full(object, reader->data, bytes, offset);
+	if (got >= 0 && (size_t)got < bytes)
+		got = -EIO; /* a short answer would be taken for the end of the file */
+	return got < 0 ? io_error(reader->split, object, (int)got) : got;
+}
+
+/* Bring [offset, offset + bytes) of a file in DDR into the reader's buffer; *skew is where it begins. Bytes up to the end of file, or -errno. */
 static ssize_t fetch(struct kvd_reader *reader, const struct kvd_object *object, uint64_t offset, size_t bytes,
 		     size_t *skew)
 {
-	uint64_t unit = object->page_bytes ? object->page_bytes : object->unbuffered ? KVD_BLOCK_BYTES : 1;
+	uint64_t unit = object->unbuffered ? KVD_BLOCK_BYTES : 1;
 	uint64_t from = kvd_align_down(offset, unit);
 	ssize_t got;
 
 	*skew = (size_t)(offset - from);
-	if (object->page_bytes) {
-		int error;
-
-		if (offset >= object->size_bytes)
-			return 0;
-		if (bytes > object->size_bytes - offset)
-			bytes = (size_t)(object->size_bytes - offset);
-		error = kvd_verify_read(reader->split, object, reader->data, from, offset + bytes);
-		return error ? error : (ssize_t)bytes;
+	if (object->stream) {
+		*skew = 0;
+		return fetch_landed(reader, object, offset, bytes);
 	}
 	got = kvd_pread_full(object, reader->data, kvd_align_up(*skew + bytes, unit), from);
 	if (got < 0)
@@ -56,6 +65,7 @@ int kvd_data_read(struct kvd_reader *reader, const struct kvd_request *request)
 	struct kvd_object *object;
 	ssize_t got;
 	size_t skew;
+	int ready;
 
 	if (request->body_bytes < sizeof(*in) || in->size > split->config.io_bytes_max || in->offset > INT64_MAX)
 		return -EINVAL;
@@ -67,6 +77,13 @@ int kvd_data_read(struct kvd_reader *reader, const struct kvd_request *request)
 	object = kvd_object_get(&split->objects, request->header->nodeid);
 	if (!object)
 		return kvd_forward_io(split, request);
+	ready = object->stream ? kvd_wait_read(split, object, request) : 1;
+	if (ready == 1 && object->page_bytes && !object->stream)
+		ready = kvd_cold_read(split, object, request); /* a drive may keep who reads it */
+	if (ready != 1) {
+		kvd_object_put(&split->objects, object);
+		return ready;
+	}
 	got = fetch(reader, object, in->offset, in->size, &skew);
 	kvd_object_put(&split->objects, object);
 	if (got < 0)
@@ -101,6 +118,15 @@ static int check_write(const struct kvd_object *object, uint64_t offset, uint64_
 	return offset + length > object->size_max_bytes ? -EFBIG : 0;
 }
 
+/*
+ * The tmpfs was full though the file may hold more: others have outgrown what they were given. That passes, and the peer knows
+ * when, so it is asked again.
+ */
+static bool may_wait(const struct kvd_object *object, const struct kvd_request *request, ssize_t error)
+{
+	return error == -ENOSPC && object->tmpfs && request->asks < KVD_ASKS_MAX;
+}
+
 /* Bytes written; -EDQUOT: the peer has to be asked for ask->need_bytes; or another -errno. */
 static ssize_t write_object(kvd_split *split, struct kvd_object *object, const struct kvd_request *request,
 			    struct kvd_split_ask *ask)
@@ -116,6 +142,8 @@ static ssize_t write_object(kvd_split *split, struct kvd_object *object, const s
 		return put;
 	put = write_full(object, (const uint8_t *)(in + 1), in->size, in->offset);
 	kvd_storage_release(object, claimed);
+	if (may_wait(object, request, put))
+		return -EDQUOT;
 	return put < 0 ? io_error(split, object, (int)put) : put;
 }
 
@@ -150,12 +178,19 @@ int kvd_data_write(kvd_split *split, const struct kvd_request *request)
 	return 0;
 }
 
-static int fallocate_file(kvd_split *split, const struct kvd_object *object, const struct fuse_fallocate_in *in)
+static int fallocate_file(const struct kvd_object *object, const struct fuse_fallocate_in *in)
 {
 	while (fallocate(object->fd, (int)in->mode, (off_t)in->offset, (off_t)in->length))
 		if (errno != EINTR)
-			return io_error(split, object, -errno);
+			return -errno;
 	return 0;
+}
+
+static int punch_file(kvd_split *split, const struct kvd_object *object, const struct fuse_fallocate_in *in)
+{
+	int error = object->writable ? fallocate_file(object, in) : -EBADF;
+
+	return error && object->writable ? io_error(split, object, error) : error;
 }
 
 static int fallocate_object(kvd_split *split, struct kvd_object *object, const struct kvd_request *request,
@@ -166,7 +201,7 @@ static int fallocate_object(kvd_split *split, struct kvd_object *object, const s
 	int error;
 
 	if (in->mode == (FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE))
-		return object->writable ? fallocate_file(split, object, in) : -EBADF;
+		return punch_file(split, object, in);
 	if (in->mode != 0 && in->mode != FALLOC_FL_KEEP_SIZE)
 		return -EOPNOTSUPP;
 	error = check_write(object, in->offset, in->length);
@@ -175,9 +210,11 @@ static int fallocate_object(kvd_split *split, struct kvd_object *object, const s
 	error = kvd_storage_claim(object, in->offset, in->length, request->asked_bytes, &claimed, &ask->need_bytes);
 	if (error)
 		return error;
-	error = fallocate_file(split, object, in);
+	error = fallocate_file(object, in);
 	kvd_storage_release(object, claimed);
-	return error;
+	if (may_wait(object, request, error))
+		return -EDQUOT;
+	return error ? io_error(split, object, error) : 0;
 }
 
 int kvd_data_fallocate(kvd_split *split, const struct kvd_request *request)
@@ -220,12 +257,35 @@ int kvd_data_lseek(kvd_split *split, const struct kvd_request *request)
 	object = kvd_object_get(&split->objects, request->header->nodeid);
 	if (!object)
 		return -EINVAL; /* as for FALLOCATE */
-	at = lseek(object->fd, (off_t)in->offset, (int)in->whence);
-	error = at < 0 ? -errno : 0;
+	if (object->page_bytes) {
+		/* What has not landed yet, or is in another part, is no hole; and no drive is asked. */
+		at = kvd_verify_seek(object, in->offset, in->whence);
+		error = at < 0 ? (int)at : 0;
+	} else {
+		at = lseek(object->fd, (off_t)in->offset, (int)in->whence);
+		error = at < 0 ? -errno : 0;
+	}
 	kvd_object_put(&split->objects, object);
 	if (error)
 		return error;
 	out.offset = (uint64_t)at;
 	kvd_reply_data(split, request->header->unique, &out, sizeof(out));
 	return 0;
+}
+
+int kvd_data_gate(kvd_split *split, const struct kvd_request *request)
+{
+	struct kvd_split_ask ask = { .opcode = FUSE_GETXATTR };
+	struct kvd_object *object;
+	int error = 0;
+
+	if (request->asks)
+		return -ENODATA; /* it has waited */
+	object = kvd_object_get(&split->objects, request->header->nodeid);
+	if (!object)
+		return -ENODATA;
+	if (object->mode == KVD_MODE_PASSTHROUGH && object->writable)
+		error = kvd_storage_gate(object, &ask.need_bytes);
+	kvd_object_put(&split->objects, object);
+	return error ? kvd_forward_ask(split, request, &ask) : -ENODATA;
 }

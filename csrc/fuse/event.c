@@ -35,17 +35,17 @@ static bool is_queued(const struct kvd_events *events, const struct kvd_split_ev
 	for (uint32_t i = 0; i < events->count; i++) {
 		const struct kvd_split_event *at = &events->ring[(events->first + i) % KVD_EVENTS_MAX];
 
-		if (at->kind == event->kind && at->node == event->node && at->value == event->value)
+		if (at->kind == event->kind && at->node == event->node && at->value == event->value &&
+		    at->device == event->device)
 			return true;
 	}
 	return false;
 }
 
-void kvd_event_post(kvd_split *split, enum kvd_split_event_kind kind, uint64_t node, uint64_t value)
+static void post(kvd_split *split, struct kvd_split_event event)
 {
 	struct kvd_events *events = &split->events;
-	struct kvd_split_event event = { .node = node, .value = value, .kind = kind };
-	bool repeats = kind == KVD_EVENT_BAD_PAGE || kind == KVD_EVENT_IO_ERROR;
+	bool repeats = event.kind == KVD_EVENT_BAD_PAGE || event.kind == KVD_EVENT_IO_ERROR;
 	uint32_t room = repeats ? KVD_EVENTS_MAX - KVD_EVENTS_RESERVE : KVD_EVENTS_MAX;
 	uint64_t one = 1;
 	bool posted = false;
@@ -59,6 +59,16 @@ void kvd_event_post(kvd_split *split, enum kvd_split_event_kind kind, uint64_t n
 	/* The counter can't be full: a reader resets it, and EAGAIN would mean that it is readable anyway. */
 	if (posted && write(events->fd, &one, sizeof(one)) < 0)
 		kvd_count(&split->counters.errors, 1);
+}
+
+void kvd_event_post(kvd_split *split, enum kvd_split_event_kind kind, uint64_t node, uint64_t value)
+{
+	post(split, (struct kvd_split_event){ .node = node, .value = value, .kind = kind });
+}
+
+void kvd_event_post_device(kvd_split *split, enum kvd_split_event_kind kind, uint64_t node, uint64_t value, uint32_t device)
+{
+	post(split, (struct kvd_split_event){ .node = node, .value = value, .kind = kind, .device = device + 1 });
 }
 
 uint32_t kvd_split_events(kvd_split *split, struct kvd_split_event *out, uint32_t max)

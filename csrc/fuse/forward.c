@@ -76,8 +76,7 @@ static struct iovec whole(const struct kvd_request *request)
 int kvd_forward(kvd_split *split, const struct kvd_request *request)
 {
 	const struct fuse_open_in *open_in = request->body;
-	bool opens = request->header->opcode == FUSE_OPEN || request->header->opcode == FUSE_CREATE ||
-		     request->header->opcode == FUSE_OPENDIR;
+	bool opens = request->header->opcode == FUSE_OPEN || request->header->opcode == FUSE_CREATE;
 	struct iovec iov = whole(request);
 
 	if (opens && request->body_bytes < sizeof(*open_in))
@@ -161,6 +160,7 @@ int kvd_forward_ask(kvd_split *split, const struct kvd_request *request, const s
 	if (!parked)
 		return -ENOMEM;
 	parked->asked_bytes = ask->need_bytes;
+	parked->asks = request->asks + 1;
 	header.opcode = FUSE_SETXATTR;
 	header.len = sizeof(header) + sizeof(in) + sizeof(name) + sizeof(*ask);
 	kvd_count(&split->counters.asks, 1);

@@ -123,3 +123,33 @@ int kvd_split_invalidate(kvd_split *split, uint64_t node)
 
 	return error == -ENOENT ? 0 : error;
 }
+
+int kvd_split_forget(kvd_split *split, uint64_t parent, const char *name, uint32_t name_bytes, uint32_t wait)
+{
+	struct {
+		struct fuse_out_header header;
+		struct fuse_notify_inval_entry_out body;
+		char name[KVD_WIRE_NAME_BYTES_MAX + 1];
+	} message = {
+		.header = { .error = FUSE_NOTIFY_INVAL_ENTRY },
+		.body = { .parent = parent, .namelen = name_bytes },
+	};
+	const size_t bytes = offsetof(__typeof__(message), name) + name_bytes + 1;
+	int error;
+
+	if (name_bytes > KVD_WIRE_NAME_BYTES_MAX)
+		return -ENAMETOOLONG;
+	memcpy(message.name, name, name_bytes);
+	message.header.len = (uint32_t)bytes;
+	if (!wait)
+		return kvd_notify_post(split, &message, bytes);
+	error = kvd_reply_raw(split, &message, bytes);
+	return error == -ENOENT || error == -ENOTDIR ? 0 : error;
+}
+
+int kvd_split_forget_all(kvd_split *split)
+{
+	const struct fuse_out_header message = { .len = sizeof(message), .error = KVD_WIRE_NOTIFY_INC_EPOCH };
+
+	return kvd_reply_raw(split, &message, sizeof(message));
+}

@@ -35,22 +35,24 @@ out_lock:
 	return -error;
 }
 
-static void object_free(struct kvd_object *object)
+void kvd_object_free(struct kvd_object *object)
 {
 	close(object->fd);
+	kvd_parts_fini(object);
 	kvd_verify_fini(object);
 	pthread_mutex_destroy(&object->grow_lock);
 	free(object);
 }
 
-void kvd_objects_fini(struct kvd_objects *objects)
+void kvd_objects_fini(struct kvd_objects *objects, struct kvd_cold *cold)
 {
 	for (size_t i = 0; i < objects->n_buckets; i++) {
 		while (objects->buckets[i]) {
 			struct kvd_object *object = objects->buckets[i];
 
 			objects->buckets[i] = object->next;
-			object_free(object);
+			if (!kvd_cold_end(cold, object, false))
+				kvd_object_free(object);
 		}
 	}
 	free(objects->buckets);
@@ -113,7 +115,7 @@ void kvd_object_put(struct kvd_objects *objects, struct kvd_object *object)
 	pthread_mutex_unlock(&objects->lock);
 }
 
-void kvd_object_open_out(kvd_split *split, uint64_t node, struct kvd_wire_open_out *out)
+bool kvd_object_open_out(kvd_split *split, uint64_t node, struct kvd_wire_open_out *out)
 {
 	struct kvd_object *object = kvd_object_get(&split->objects, node);
 
@@ -121,7 +123,7 @@ void kvd_object_open_out(kvd_split *split, uint64_t node, struct kvd_wire_open_o
 	if (!object) {
 		/* A virtual file: its size is not known before it is read. */
 		out->open_flags = (out->open_flags & ~KVD_WIRE_FOPEN_PASSTHROUGH) | FOPEN_DIRECT_IO;
-		return;
+		return false;
 	}
 	switch (object->mode) {
 	case KVD_MODE_PASSTHROUGH:
@@ -137,6 +139,7 @@ void kvd_object_open_out(kvd_split *split, uint64_t node, struct kvd_wire_open_o
 		break;
 	}
 	kvd_object_put(&split->objects, object);
+	return true;
 }
 
 static int check(const struct kvd_split_object *want)
@@ -147,6 +150,8 @@ static int check(const struct kvd_split_object *want)
 		return -EINVAL;
 	if (want->mode == KVD_MODE_PASSTHROUGH && want->backing_id <= 0)
 		return -EINVAL;
+	if (want->sums && want->sums->n_runs && !want->sums->crc && !want->stream_address)
+		return -EINVAL;
 	return want->sums && want->writable ? -EINVAL : 0;
 }
 
@@ -156,17 +161,18 @@ static int probe_file(struct kvd_object *object, const struct kvd_split_sums *su
 	struct statfs fs;
 	struct stat st;
 
-	if (flags < 0 || fstatfs(object->fd, &fs) || fstat(object->fd, &st))
+	/* Of what is only read, the drive is not asked for more than it has just told. */
+	if (flags < 0 || (object->writable && fstatfs(object->fd, &fs)) || fstat(object->fd, &st))
 		return -errno;
 	object->unbuffered = (flags & O_DIRECT) != 0;
-	object->tmpfs = fs.f_type == TMPFS_MAGIC;
+	object->tmpfs = object->writable && fs.f_type == TMPFS_MAGIC;
 	/* Writes come at any offset and length. */
 	if (object->unbuffered && object->writable)
 		return -EINVAL;
 	return sums ? kvd_verify_init(object, sums, (uint64_t)st.st_size) : 0;
 }
 
-static int object_new(const struct kvd_split_object *want, struct kvd_object **out)
+static int object_new(kvd_split *split, const struct kvd_split_object *want, struct kvd_object **out)
 {
 	struct kvd_object *object;
 	int error = check(want);
@@ -182,6 +188,7 @@ static int object_new(const struct kvd_split_object *want, struct kvd_object **o
 	object->writable = want->writable != 0;
 	atomic_init(&object->limit_bytes, want->limit_bytes);
 	object->size_max_bytes = want->size_max_bytes;
+	TAILQ_INIT(&object->waits);
 	error = -pthread_mutex_init(&object->grow_lock, NULL);
 	if (error) {
 		free(object);
@@ -195,19 +202,33 @@ static int object_new(const struct kvd_split_object *want, struct kvd_object **o
 		return error;
 	}
 	error = probe_file(object, want->sums);
+	if (!error)
+		error = kvd_storage_gate_init(object, want->gate_free_bytes);
+	if (!error)
+		error = kvd_parts_init(object, want);
+	if (!error)
+		error = kvd_wait_begin(split, object, want);
 	if (error) {
-		object_free(object);
+		kvd_object_free(object);
 		return error;
 	}
 	*out = object;
 	return 0;
 }
 
+/* `object` is in no table, and has no references. */
+static void object_end(kvd_split *split, struct kvd_object *object, bool switched)
+{
+	kvd_wait_end(split, object, switched);
+	if (!kvd_cold_end(split->cold, object, switched))
+		kvd_object_free(object);
+}
+
 int kvd_split_object_add(kvd_split *split, const struct kvd_split_object *want)
 {
 	struct kvd_objects *objects = &split->objects;
 	struct kvd_object *object;
-	int error = object_new(want, &object);
+	int error = object_new(split, want, &object);
 
 	if (error)
 		return error;
@@ -224,7 +245,7 @@ int kvd_split_object_add(kvd_split *split, const struct kvd_split_object *want)
 	}
 	pthread_mutex_unlock(&objects->lock);
 	if (error)
-		object_free(object);
+		object_end(split, object, false);
 	return error;
 }
 
@@ -242,7 +263,7 @@ int kvd_split_object_switch(kvd_split *split, const struct kvd_split_object *wan
 	struct kvd_object *object;
 	struct kvd_object *old;
 	struct kvd_object **at;
-	int error = object_new(want, &object);
+	int error = object_new(split, want, &object);
 
 	if (error)
 		return error;
@@ -259,7 +280,7 @@ int kvd_split_object_switch(kvd_split *split, const struct kvd_split_object *wan
 		bury(objects, old);
 	}
 	pthread_mutex_unlock(&objects->lock);
-	object_free(error ? object : old);
+	object_end(split, error ? object : old, !error);
 	return error;
 }
 
@@ -279,7 +300,10 @@ int kvd_split_object_remove(kvd_split *split, uint64_t node)
 	struct kvd_objects *objects = &split->objects;
 	struct kvd_object **at;
 	struct kvd_object *object;
+	int error = kvd_hot_unshare(split, node);
 
+	if (error)
+		return error;
 	pthread_mutex_lock(&objects->lock);
 	at = find(objects, node);
 	object = *at;
@@ -291,7 +315,7 @@ int kvd_split_object_remove(kvd_split *split, uint64_t node)
 	pthread_mutex_unlock(&objects->lock);
 	if (!object)
 		return -ENOENT;
-	object_free(object);
+	object_end(split, object, false);
 	return 0;
 }
 

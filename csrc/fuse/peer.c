@@ -18,7 +18,6 @@ static struct kvd_wire_open_out *open_out_of(struct fuse_out_header *out, uint32
 
 	switch (opcode) {
 	case FUSE_OPEN:
-	case FUSE_OPENDIR:
 		return (void *)body;
 	case FUSE_CREATE:
 		return (void *)(body + sizeof(struct fuse_entry_out));
@@ -73,7 +72,7 @@ static void undo(kvd_split *split, struct kvd_entry *entry, struct fuse_out_head
 	}
 	if (out->error == 0 && open_out) {
 		entry->fh = open_out->fh;
-		entry->release_opcode = entry->opcode == FUSE_OPENDIR ? FUSE_RELEASEDIR : FUSE_RELEASE;
+		entry->release_opcode = FUSE_RELEASE;
 	}
 	if (entry->forgets || entry->release_opcode)
 		give_to_reader(split, entry, KVD_PENDING_UNDO);
@@ -85,7 +84,7 @@ static void relay(kvd_split *split, struct kvd_entry *entry, struct fuse_out_hea
 {
 	struct kvd_wire_open_out *open_out = open_out_of(out, entry->opcode);
 
-	if (out->error == 0 && open_out && entry->opcode != FUSE_OPENDIR) {
+	if (out->error == 0 && open_out) {
 		uint64_t node = entry->opcode == FUSE_OPEN ? entry->node : entry_out_of(out)->nodeid;
 
 		kvd_object_open_out(split, node, open_out);

@@ -52,6 +52,16 @@ static bool came_early(const struct kvd_pending *pending, uint64_t unique)
 	return false;
 }
 
+bool kvd_pending_came_early(struct kvd_pending *pending, uint64_t unique)
+{
+	bool early;
+
+	pthread_mutex_lock(&pending->lock);
+	early = came_early(pending, unique);
+	pthread_mutex_unlock(&pending->lock);
+	return early;
+}
+
 static bool may_give_up(uint32_t opcode)
 {
 	switch (opcode) {

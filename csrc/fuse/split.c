@@ -19,7 +19,8 @@ static int check_config(const struct kvd_split_config *config)
 		  config->readers <= KVD_READERS_MAX && config->io_bytes_max >= KVD_BLOCK_BYTES &&
 		  config->io_bytes_max <= KVD_IO_BYTES_MAX && config->io_bytes_max % KVD_BLOCK_BYTES == 0 &&
 		  config->background > 0 && config->background <= UINT16_MAX && config->pending_max > 0 &&
-		  config->pending_max <= KVD_PENDING_MAX;
+		  config->pending_max <= KVD_PENDING_MAX && config->hot_inodes_max <= KVD_HOT_MAX &&
+		  config->hot_names_max <= KVD_HOT_MAX && config->read_wait_ms > 0 && config->device_wait_ms > 0;
 
 	return ok ? 0 : -EINVAL;
 }
@@ -68,6 +69,14 @@ static void wakers_fini(kvd_split *split)
 	close(split->stop_fd);
 }
 
+static int config_init(kvd_split *split, const struct kvd_split_config *config)
+{
+	split->config = *config;
+	split->peer_buffer_bytes = config->io_bytes_max + KVD_REQUEST_ROOM_BYTES;
+	split->peer_buffer = malloc(split->peer_buffer_bytes);
+	return split->peer_buffer ? 0 : -ENOMEM;
+}
+
 int kvd_split_init(const struct kvd_split_config *config, kvd_split **out)
 {
 	kvd_split *split;
@@ -78,13 +87,9 @@ int kvd_split_init(const struct kvd_split_config *config, kvd_split **out)
 	split = calloc(1, sizeof(*split));
 	if (!split)
 		return -ENOMEM;
-	split->config = *config;
-	split->peer_buffer_bytes = config->io_bytes_max + KVD_REQUEST_ROOM_BYTES;
-	split->peer_buffer = malloc(split->peer_buffer_bytes);
-	if (!split->peer_buffer) {
-		error = -ENOMEM;
+	error = config_init(split, config);
+	if (error)
 		goto out_split;
-	}
 	error = -pthread_mutex_init(&split->life, NULL);
 	if (error)
 		goto out_buffer;
@@ -94,12 +99,21 @@ int kvd_split_init(const struct kvd_split_config *config, kvd_split **out)
 	error = kvd_pending_init(&split->pending, config->pending_max);
 	if (error)
 		goto out_wakers;
-	error = kvd_objects_init(&split->objects);
+	error = kvd_cold_init(split, &split->cold);
 	if (error)
 		goto out_pending;
-	error = kvd_events_init(&split->events);
+	error = kvd_objects_init(&split->objects);
+	if (error)
+		goto out_cold;
+	error = kvd_waits_init(&split->waits);
 	if (error)
 		goto out_objects;
+	error = kvd_hot_init(&split->hot, config);
+	if (error)
+		goto out_waits;
+	error = kvd_events_init(&split->events);
+	if (error)
+		goto out_hot;
 	error = kvd_notices_init(&split->notices);
 	if (error)
 		goto out_events;
@@ -113,8 +127,14 @@ out_notices:
 	kvd_notices_fini(&split->notices);
 out_events:
 	kvd_events_fini(&split->events);
+out_hot:
+	kvd_hot_fini(&split->hot);
+out_waits:
+	kvd_waits_fini(&split->waits);
 out_objects:
-	kvd_objects_fini(&split->objects);
+	kvd_objects_fini(&split->objects, split->cold);
+out_cold:
+	kvd_cold_fini(split->cold);
 out_pending:
 	kvd_pending_fini(&split->pending);
 out_wakers:
@@ -133,10 +153,14 @@ void kvd_split_fini(kvd_split *split)
 	if (!split)
 		return;
 	kvd_split_stop(split);
+	kvd_cold_stop(split->cold); /* of a start that failed */
 	readers_fini(split, split->config.readers);
 	kvd_notices_fini(&split->notices);
 	kvd_events_fini(&split->events);
-	kvd_objects_fini(&split->objects);
+	kvd_hot_fini(&split->hot);
+	kvd_waits_fini(&split->waits);
+	kvd_objects_fini(&split->objects, split->cold);
+	kvd_cold_fini(split->cold);
 	kvd_pending_fini(&split->pending);
 	wakers_fini(split);
 	pthread_mutex_destroy(&split->life);
@@ -253,6 +277,8 @@ void kvd_split_stop(kvd_split *split)
 		pthread_join(split->peer_thread, NULL);
 		kvd_peer_drain(split, -ENOTCONN);
 		drain_work(split);
+		kvd_cold_stop(split->cold);
+		kvd_wait_drain(split);
 		/* Last: its write may have waited for a lock that an answer above released. */
 		kvd_notices_stop(&split->notices);
 		pthread_join(split->notify_thread, NULL);
@@ -283,7 +309,17 @@ void kvd_split_stats(const kvd_split *split, struct kvd_split_stats *out)
 		.late_replies = counters->late_replies,
 		.errors = counters->errors,
 		.pending = split->pending.used,
+		.waiting = split->waits.count,
+		.waited = counters->waited,
+		.hot_lookups = counters->hot_lookups,
+		.hot_negatives = counters->hot_negatives,
+		.hot_getattrs = counters->hot_getattrs,
+		.hot_opens = counters->hot_opens,
+		.hot_releases = counters->hot_releases,
+		.hot_readdirs = counters->hot_readdirs,
 	};
+	kvd_hot_sizes(split, out);
+	kvd_cold_sizes((kvd_split *)(uintptr_t)split, out); /* only its lock changes */
 	pthread_mutex_lock(&objects->lock);
 	out->objects = objects->count;
 	pthread_mutex_unlock(&objects->lock);

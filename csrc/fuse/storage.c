@@ -6,6 +6,7 @@
  */
 #include <errno.h>
 #include <sys/stat.h>
+#include <sys/statfs.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -139,4 +140,50 @@ void kvd_storage_release(struct kvd_object *object, uint64_t claimed)
 	pthread_mutex_lock(&object->grow_lock);
 	object->claimed_bytes -= claimed;
 	pthread_mutex_unlock(&object->grow_lock);
+}
+
+int kvd_storage_gate_init(struct kvd_object *object, uint64_t free_bytes)
+{
+	struct stat st;
+
+	if (fstat(object->fd, &st))
+		return -errno;
+	object->gate_held_bytes = (uint64_t)st.st_blocks * KVD_STAT_BLOCK_BYTES;
+	object->gate_free_bytes = free_bytes;
+	return 0;
+}
+
+static bool is_short(const struct kvd_object *object)
+{
+	struct statfs fs;
+
+	return object->gate_free_bytes && !fstatfs(object->fd, &fs) &&
+	       (uint64_t)fs.f_bavail * (uint64_t)fs.f_bsize < object->gate_free_bytes;
+}
+
+/*
+ * How much will be written nobody tells; it is taken to make the file grow by as much as the one before. So a file can outgrow
+ * what it may hold by one write(2), and the next one waits. The kernel has the inode locked: there is one at a time.
+ */
+int kvd_storage_gate(struct kvd_object *object, uint64_t *need)
+{
+	uint64_t limit = atomic_load(&object->limit_bytes);
+	uint64_t growth;
+	uint64_t held;
+	struct stat st;
+	int error = 0;
+
+	if (fstat(object->fd, &st))
+		return 0;
+	held = (uint64_t)st.st_blocks * KVD_STAT_BLOCK_BYTES;
+	pthread_mutex_lock(&object->grow_lock);
+	growth = held > object->gate_held_bytes ? held - object->gate_held_bytes : 0;
+	object->gate_held_bytes = held;
+	pthread_mutex_unlock(&object->grow_lock);
+	if (growth == 0 && held == 0)
+		growth = KVD_BLOCK_BYTES;
+	*need = add_saturating(held, growth);
+	if (*need > limit || (growth && is_short(object)))
+		error = -EDQUOT;
+	return error;
 }

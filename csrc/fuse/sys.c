@@ -22,6 +22,13 @@ ssize_t kvd_sys_fuse_writev(int fuse_fd, const struct iovec *iov, int count)
 	return put < 0 ? -errno : put;
 }
 
+ssize_t kvd_sys_pread(int fd, void *buffer, size_t bytes, uint64_t offset)
+{
+	ssize_t got = pread(fd, buffer, bytes, (off_t)offset);
+
+	return got < 0 ? -errno : got;
+}
+
 int kvd_sys_backing_open(int fuse_fd, int fd)
 {
 	struct kvd_wire_backing_map map = { .fd = fd };

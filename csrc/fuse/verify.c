@@ -6,6 +6,7 @@
 
 #include "common/crc32c.h"
 #include "fuse/internal.h"
+#include "fuse/sys.h"
 
 static bool is_power_of_two(uint64_t value)
 {
@@ -51,7 +52,8 @@ int kvd_verify_init(struct kvd_object *object, const struct kvd_split_sums *sums
 	object->crc = calloc(pages, sizeof(*object->crc));
 	if (!object->runs || !object->crc)
 		return -ENOMEM; /* the caller frees the object */
-	memcpy(object->crc, sums->crc, pages * sizeof(*object->crc));
+	if (sums->crc)
+		memcpy(object->crc, sums->crc, pages * sizeof(*object->crc));
 	pages = 0;
 	for (uint32_t i = 0; i < sums->n_runs; i++) {
 		object->runs[i] = (struct kvd_run){ sums->runs[2 * i], sums->runs[2 * i + 1], pages };
@@ -71,12 +73,14 @@ ssize_t kvd_pread_full(const struct kvd_object *object, uint8_t *buffer, size_t 
 	size_t done = 0;
 
 	while (done < bytes) {
-		ssize_t got = pread(object->fd, buffer + done, bytes - done, (off_t)(offset + done));
+		size_t part_bytes = bytes - done;
+		int fd = kvd_parts_at(object, offset + done, &part_bytes);
+		ssize_t got = kvd_sys_pread(fd, buffer + done, part_bytes, offset + done);
 
-		if (got < 0 && errno == EINTR)
+		if (got == -EINTR)
 			continue;
 		if (got < 0)
-			return -errno;
+			return got;
 		done += (size_t)got;
 		/* O_DIRECT ends off a block only at the end of the file, and could not go on from there. */
 		if (got == 0 || (object->unbuffered && done % KVD_BLOCK_BYTES))
@@ -103,36 +107,52 @@ static const struct kvd_run *run_at(const struct kvd_object *object, uint64_t pa
 	return low < object->n_runs ? &object->runs[low] : NULL;
 }
 
-static int bad_page(kvd_split *split, const struct kvd_object *object, uint64_t page)
+int64_t kvd_verify_seek(const struct kvd_object *object, uint64_t offset, uint32_t whence)
 {
-	kvd_event_post(split, KVD_EVENT_BAD_PAGE, object->node, page);
-	return -EIO;
+	const struct kvd_run *run;
+	uint64_t page;
+
+	if (offset >= object->size_bytes)
+		return -ENXIO;
+	for (;;) {
+		page = offset / object->page_bytes;
+		run = run_at(object, page);
+		if (whence == SEEK_HOLE && run && run->first_page <= page)
+			offset = (run->first_page + run->count) * object->page_bytes; /* the next run may touch it */
+		else
+			break;
+	}
+	if (whence == SEEK_HOLE)
+		return (int64_t)(offset < object->size_bytes ? offset : object->size_bytes);
+	if (!run)
+		return -ENXIO;
+	return (int64_t)(run->first_page > page ? run->first_page * object->page_bytes : offset);
 }
 
 /* Read and check the pages [page, end_page) of one run. */
-static int read_run(kvd_split *split, const struct kvd_object *object, const struct kvd_run *run, uint8_t *buffer,
-		    uint64_t page, uint64_t end_page)
+static int read_run(const struct kvd_object *object, const struct kvd_run *run, uint8_t *buffer, uint64_t page,
+		    uint64_t end_page, uint64_t *bad_page)
 {
 	uint64_t offset = page * object->page_bytes;
 	uint64_t bytes = (end_page - page) * object->page_bytes;
 	ssize_t got = kvd_pread_full(object, buffer, bytes, offset);
 
-	if (got < 0) {
-		kvd_event_post(split, KVD_EVENT_IO_ERROR, object->node, (uint64_t)-got);
+	if (got < 0)
 		return (int)got;
-	}
 	for (uint64_t at = 0; at < bytes; at += object->page_bytes, page++) {
 		uint64_t left = (uint64_t)got > at ? (uint64_t)got - at : 0;
 		size_t whole = left < object->page_bytes ? (size_t)left : object->page_bytes;
 		uint32_t want = object->crc[run->crc_index + page - run->first_page];
 
-		if (whole == 0 || kvd_crc32c(0, buffer + at, whole) != want)
-			return bad_page(split, object, page);
+		if (whole == 0 || kvd_crc32c(0, buffer + at, whole) != want) {
+			*bad_page = page;
+			return -EBADMSG;
+		}
 	}
 	return 0;
 }
 
-int kvd_verify_read(kvd_split *split, const struct kvd_object *object, uint8_t *buffer, uint64_t from, uint64_t to)
+int kvd_verify_read(const struct kvd_object *object, uint8_t *buffer, uint64_t from, uint64_t to, uint64_t *bad_page)
 {
 	uint64_t page = from / object->page_bytes;
 	uint64_t end_page = kvd_align_up(to, object->page_bytes) / object->page_bytes;
@@ -146,7 +166,7 @@ int kvd_verify_read(kvd_split *split, const struct kvd_object *object, uint8_t *
 
 			if (run->first_page + run->count < stop)
 				stop = run->first_page + run->count;
-			error = read_run(split, object, run, buffer, page, stop);
+			error = read_run(object, run, buffer, page, stop, bad_page);
 			if (error)
 				return error;
 		} else {

@@ -29,6 +29,11 @@ enum {
 #define KVD_WIRE_DIRECT_IO_ALLOW_MMAP2 (1u << (36 - 32))
 #define KVD_WIRE_PASSTHROUGH2 (1u << (37 - 32))
 
+enum {
+	KVD_WIRE_NOTIFY_INC_EPOCH = 8, /* Linux 6.16, FUSE 7.44; needs no negotiation */
+	KVD_WIRE_NAME_BYTES_MAX = 255,
+};
+
 #define KVD_WIRE_FOPEN_PASSTHROUGH (1u << 7)
 
 struct kvd_wire_init_in {
@@ -98,5 +103,6 @@ static_assert(sizeof(struct fuse_fallocate_in) == 32, "fuse_fallocate_in");
 static_assert(sizeof(struct fuse_lseek_in) == 24, "fuse_lseek_in");
 static_assert(sizeof(struct fuse_release_in) == 24, "fuse_release_in");
 static_assert(sizeof(struct fuse_notify_inval_inode_out) == 24, "fuse_notify_inval_inode_out");
+static_assert(sizeof(struct fuse_notify_inval_entry_out) == 16, "fuse_notify_inval_entry_out");
 
 #endif

@@ -2,7 +2,7 @@
 
 #include "mover/lane.h"
 
-struct kvd_req *kvd_req_take(struct kvd_req_list *list, struct kvd_job *job)
+struct kvd_req *kvd_req_take(struct kvd_req_list *list, struct kvd_leg *leg)
 {
 	struct kvd_req *req = SLIST_FIRST(list);
 
@@ -10,21 +10,29 @@ struct kvd_req *kvd_req_take(struct kvd_req_list *list, struct kvd_job *job)
 		return NULL;
 	SLIST_REMOVE_HEAD(list, link);
 	req->busy = true;
-	req->job = job;
+	req->leg = leg;
+	req->class = leg->job->class;
 	req->done = 0;
-	job->in_flight++;
+	leg->in_flight++;
+	if (req->buffer)
+		leg->lane->in_flight[req->class]++;
 	return req;
 }
 
-/* The job, if it is still there, has one less in flight. */
+/* The leg, if it is still there, has one less in flight. */
 void kvd_req_put(struct kvd_lane *lane, struct kvd_req *req)
 {
-	if (req->job)
-		req->job->in_flight--;
+	if (req->leg)
+		req->leg->in_flight--;
 	else
-		lane->orphans--;
+		atomic_fetch_sub(&lane->orphans, 1);
+	if (!req->leg && req->buffer)
+		atomic_fetch_sub(&lane->orphaned_buffers, 1);
+	if (req->buffer)
+		lane->in_flight[req->class]--;
 	req->busy = false;
-	req->job = NULL;
+	req->leg = NULL;
+	atomic_store(&req->start_ns, 0);
 	if (req->buffer)
 		SLIST_INSERT_HEAD(&lane->free_data, req, link);
 	else
@@ -41,13 +49,19 @@ struct io_uring_sqe *kvd_req_sqe(struct kvd_lane *lane)
 	return sqe;
 }
 
+void kvd_req_begin(struct kvd_req *req, struct io_uring_sqe *sqe)
+{
+	io_uring_sqe_set_data(sqe, req);
+	atomic_store(&req->start_ns, kvd_mover_now_ns());
+}
+
 /* A cancellation that can't be sent, or comes too late, leaves the request to the grace time. */
-void kvd_req_cancel_all(struct kvd_lane *lane, const struct kvd_job *job)
+void kvd_req_cancel_all(struct kvd_lane *lane, const struct kvd_leg *leg)
 {
 	for (uint32_t i = 0; i < lane->n_reqs; i++) {
 		struct io_uring_sqe *sqe;
 
-		if (!lane->reqs[i].busy || lane->reqs[i].job != job)
+		if (!lane->reqs[i].busy || lane->reqs[i].leg != leg)
 			continue;
 		sqe = kvd_req_sqe(lane);
 		if (!sqe)
@@ -57,12 +71,14 @@ void kvd_req_cancel_all(struct kvd_lane *lane, const struct kvd_job *job)
 	}
 }
 
-void kvd_req_orphan_all(struct kvd_lane *lane, struct kvd_job *job)
+void kvd_req_orphan_all(struct kvd_lane *lane, struct kvd_leg *leg)
 {
 	for (uint32_t i = 0; i < lane->n_reqs; i++)
-		if (lane->reqs[i].busy && lane->reqs[i].job == job) {
-			lane->reqs[i].job = NULL;
-			lane->orphans++;
+		if (lane->reqs[i].busy && lane->reqs[i].leg == leg) {
+			lane->reqs[i].leg = NULL;
+			atomic_fetch_add(&lane->orphans, 1);
+			if (lane->reqs[i].buffer)
+				atomic_fetch_add(&lane->orphaned_buffers, 1);
 		}
-	job->in_flight = 0;
+	leg->in_flight = 0;
 }

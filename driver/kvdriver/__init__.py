@@ -2,6 +2,7 @@
 
 from kvdriver.abi import Event, Format, Scaling, State, Status, Tier
 from kvdriver.address import DeviceAddress
+from kvdriver.bulk import Creates, Maps
 from kvdriver.carddevice import CardDevice
 from kvdriver.commands import (
     AgeCursor,
@@ -63,6 +64,7 @@ __all__ = [
     "Command",
     "Completion",
     "CopyRun",
+    "Creates",
     "Device",
     "DeviceAddress",
     "DeviceFault",
@@ -80,6 +82,7 @@ __all__ = [
     "Lost",
     "Map",
     "MapRun",
+    "Maps",
     "PrefixInsert",
     "PrefixMatch",
     "PrefixRemove",

@@ -27,6 +27,7 @@ from kvdriver.abi import (
     Status,
     Tier,
 )
+from kvdriver.bulk import Bulk
 from kvdriver.commands import (
     Command,
     Lease,
@@ -91,8 +92,10 @@ class Batch:
         memory: tuple[memoryview, int] | None = None,
     ) -> None:
         self.commands = commands
-        sizes = [_buffer_bytes(command, translate_runs) for command in commands]
+        sizes = [] if isinstance(commands, Bulk) else [_buffer_bytes(command, translate_runs) for command in commands]
         *self._offsets, used = itertools.accumulate(sizes, initial=0)
+        if isinstance(commands, Bulk):
+            used = commands.buffers_bytes
         if memory is None:
             # Every structure is a multiple of 8 bytes, so in memory made of such words each is aligned.
             self._data = ffi.new("uint64_t[]", used // 8)
@@ -105,6 +108,9 @@ class Batch:
         self._request_view = ffi.buffer(self._request)
         self._completions = ffi.new("struct kvd_abi_cpl[]", len(commands))
         try:
+            if isinstance(commands, Bulk):
+                commands.pack(self._request_view, self._data_view, address)
+                return
             for number, (command, offset, size) in enumerate(zip(commands, self._offsets, sizes, strict=True)):
                 self._pack(number, command, address, offset, size)
         except struct.error as error:
@@ -140,6 +146,11 @@ class Batch:
     def completions(self, count: int | None = None) -> list[Completion]:
         """Return how each command ended, or the first `count` of them, in order."""
         ended = itertools.islice(CPL.iter_unpack(ffi.buffer(self._completions)), count)
+        if isinstance(self.commands, Bulk):
+            return [
+                Completion(status=_STATUSES[status], value=value, second=second)
+                for _, status, _, value, second, *_ in ended
+            ]
         return [
             self._completion(command, offset, status, value, second)
             for command, offset, (_, status, _, value, second, *_) in zip(
@@ -189,6 +200,8 @@ class Batch:
 
 def buffers_bytes(commands: Sequence[Command], *, translate_runs: int = TRANSLATE_RUNS) -> int:
     """Return how much memory the buffers of a batch take."""
+    if isinstance(commands, Bulk):
+        return commands.buffers_bytes
     return sum(_buffer_bytes(command, translate_runs) for command in commands)
 
 

@@ -608,6 +608,7 @@ NEXT_STATE: Final[dict[State, dict[Event, State]]] = {
     State.COOLING: {
         Event.OPEN: State.ACTIVE,
         Event.WRITE: State.FILLING,
+        Event.CLOSE: State.CLOSED,
         Event.TICK: State.COOLING,
         Event.DEMOTED: State.COLD,
         Event.WARM: State.IDLE,

@@ -86,9 +86,14 @@ class TierInfo:
     total_frames: int
 
     @property
+    def held_blocks(self) -> int:
+        """What is mapped or reserved."""
+        return self.used_blocks + self.reserved_blocks
+
+    @property
     def free_blocks(self) -> int:
         """What MAP or RESERVE may still take."""
-        return max(0, self.capacity_blocks - self.used_blocks - self.reserved_blocks)
+        return max(0, self.capacity_blocks - self.held_blocks)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

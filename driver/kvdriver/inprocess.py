@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from kvdriver._engine import ffi, lib
 from kvdriver._wire import TRANSLATE_RUNS, Batch
 from kvdriver.abi import Status, Tier
+from kvdriver.bulk import Bulk
 from kvdriver.commands import Command, Map, Remap, SessionDestroy, Share, Translate, Unmap, Unshare, WindowAdvance
 from kvdriver.device import Capabilities, Completion, Device, DeviceStatistics, EngineError, Run
 from kvdriver.losses import LOSSES_MAX, Loss, Repair
@@ -70,6 +71,9 @@ def recover_tables(engine: Any) -> Repair:
 
 def segments(commands: Sequence[Command]) -> Iterator[Sequence[Command]]:
     """Cut a batch where a TRANSLATE that may have to be asked again is followed by a change of pages."""
+    if isinstance(commands, Bulk):
+        yield commands
+        return
     start = 0
     open_translate = False
     for number, command in enumerate(commands):
@@ -199,6 +203,9 @@ class InProcessDevice(Device):
         completions: list[Completion] = []
         for batch in batches:
             batch.submit(engine)
+            if isinstance(batch.commands, Bulk):
+                completions += batch.completions()
+                continue
             completions += (
                 self.translate_again(command, completion)
                 if completion.status is Status.BUFFER_SMALL and type(command) is Translate
@@ -298,6 +305,16 @@ class InProcessDevice(Device):
         if not lib.kvd_engine_return(engine):
             return Repair()
         return recover_tables(engine)
+
+    def repair(self) -> Repair:
+        """Repair the tables where a check has found a fault; say what had to be given up.
+
+        Raises
+        ------
+        OSError
+            If the tables can't be repaired.
+        """
+        return recover_tables(self._opened())
 
     def sequence(self) -> int:
         """Return how many commands were executed since the tables were made, here or by a card."""

@@ -133,7 +133,9 @@ class Sysfs:
             try:
                 if os.path.samestat(entry.stat(), file):
                     return True
-            except (FileNotFoundError, ProcessLookupError):  # closed since
+            except PermissionError:
+                raise
+            except OSError:  # closed since; or on a mount whose server is dead, so not this file
                 continue
         return False
 

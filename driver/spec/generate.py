@@ -20,6 +20,7 @@ DESCRIPTION: Final = Path(__file__).with_name("kvd.rdl")
 TRANSITIONS: Final = "session.toml"
 NOTE: Final = "From driver/spec/kvd.rdl by `make abi`: generated, do not edit."
 DOCUMENT: Final = "docs/device.md"
+LIFE: Final = "docs/sessions.md"
 BEGIN: Final = "<!-- abi: begin -->\n"
 END: Final = "<!-- abi: end -->\n"
 CODES: Final = {2: "H", 4: "I", 8: "Q"}
@@ -355,6 +356,15 @@ def tables(abi: Abi) -> str:
     return "\n".join([*(line.rstrip() for line in out[1:]), ""])
 
 
+def diagram(abi: Abi) -> str:
+    """Return what is between the markers of the document of sessions: the table of transitions as a picture."""
+    out = ["```mermaid", "%% The life of a session, by `make abi`.", "stateDiagram-v2", "    [*] --> new"]
+    for state, row in abi.transitions.items():
+        ways = {to: ", ".join(event for event in row if row[event] == to) for to in row.values()}
+        out += [f"    {state} --> {to}: {events}" for to, events in ways.items()] or [f"    {state} --> [*]"]
+    return "\n".join([*out, "```", ""])
+
+
 def _register_row(name: str, offset_bytes: int, word: Word, stride_bytes: int = 0) -> str:
     place = f"{offset_bytes:#x}" + (f" + {stride_bytes:#x} n" if stride_bytes else "")
     reset = next((f"{value:#x}" for key, value in _register("", word) if key == "_RESET"), "")
@@ -364,13 +374,14 @@ def _register_row(name: str, offset_bytes: int, word: Word, stride_bytes: int = 
 def main(*, check: bool) -> int:
     """Write the files, or say which ones are not what would be written (status 1)."""
     abi = read(DESCRIPTION)
-    before, rest = (ROOT / DOCUMENT).read_text(encoding="utf-8").split(BEGIN)
     made = {
         "csrc/abi/abi.h": header(abi),
         "driver/kvdriver/abi.py": module(abi),
         "tests/c/test_abi.c": layout_test(abi),
-        DOCUMENT: f"{before}{BEGIN}{tables(abi)}{END}{rest.split(END)[1]}",
     }
+    for name, text in ((DOCUMENT, tables(abi)), (LIFE, diagram(abi))):
+        before, rest = (ROOT / name).read_text(encoding="utf-8").split(BEGIN)
+        made[name] = f"{before}{BEGIN}{text}{END}{rest.split(END)[1]}"
     status = 0
     for name, text in made.items():
         path = ROOT / name

@@ -18,8 +18,9 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.routing import Route
 
+from kvd.api.answers import answer
 from kvd.api.endpoint import listening
-from kvd.api.routes import ROUTES, Routes, answer, guarded
+from kvd.api.routes import ROUTES, Routes, guarded
 from kvd.api.shapes import ErrorBody, Failure
 
 if TYPE_CHECKING:

@@ -27,7 +27,7 @@ _log = structlog.get_logger("kvd.api")
 
 
 @contextmanager
-def listening(path: Path, group: str) -> Iterator[socket.socket]:
+def listening(path: Path, group: str, kind: int = socket.SOCK_STREAM) -> Iterator[socket.socket]:
     """Bind and listen; on leaving close the socket and remove its file, if the file is still ours.
 
     Parameters
@@ -36,6 +36,8 @@ def listening(path: Path, group: str) -> Iterator[socket.socket]:
         Where; its directory is made if only that is missing. The socket of a dead daemon gives way.
     group
         Who may connect besides the owner; passed over where there is no such group or we may not give to it.
+    kind
+        SOCK_STREAM or SOCK_SEQPACKET.
 
     Raises
     ------
@@ -48,8 +50,8 @@ def listening(path: Path, group: str) -> Iterator[socket.socket]:
         raise ConfigError(
             f"[daemon] socket: {path} is {length} bytes long; the kernel allows {SOCKET_PATH_BYTES_MAX}: choose a shorter one"
         )
-    _make_way(path)
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
+    _make_way(path, kind)
+    with socket.socket(socket.AF_UNIX, kind) as sock:
         try:
             path.parent.mkdir(exist_ok=True)
             # bind(2) takes the file's mode from the socket's: nobody else can connect before the chmod.
@@ -77,7 +79,7 @@ def _identity(path: Path) -> tuple[int, int] | None:
     return found.st_dev, found.st_ino
 
 
-def _make_way(path: Path) -> None:
+def _make_way(path: Path, kind: int) -> None:
     """Remove the socket of a dead daemon."""
     try:
         mode = path.lstat().st_mode
@@ -87,7 +89,7 @@ def _make_way(path: Path) -> None:
         raise UnavailableError(f"can't look at the control socket {path}: {error.strerror}") from error
     if not stat.S_ISSOCK(mode):
         raise ConfigError(f"[daemon] socket: {path} is there and is not a socket; remove it or choose another path")
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+    with socket.socket(socket.AF_UNIX, kind) as probe:
         probe.setblocking(False)
         try:
             probe.connect(os.fspath(path))

@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 
     from prometheus_client.metrics_core import Metric
 
-    from kvd.api.backend import Engine, Status, TierUsage
+    from kvd.api.backend import AdmissionStatus, Directory, Engine, NamespaceStatus, Scrubbing, Status, TierUsage
+    from kvd.api.formats import FormatUsage
+    from kvd.api.sessions import SessionStatus
 
 MEDIA_TYPES: Final = ("text/plain", "application/openmetrics-text")
 """What a scraper may ask for; the first unless it asks."""
@@ -71,7 +73,13 @@ class StatusCollector(Collector):
             features.add_metric([off.feature], 0)
         yield features
         yield from _tiers(status.tiers)
+        yield from _formats(status.formats)
+        yield from _directories(status.directories)
         yield from _objects(status)
+        yield from _namespaces(status.namespaces)
+        yield from _admission(status.admission)
+        yield from _sessions(status.sessions)
+        yield from _scrub(status.scrub)
         yield from _engine(status.engine)
 
 
@@ -90,8 +98,45 @@ def _tiers(tiers: tuple[TierUsage, ...]) -> Iterator[Metric]:
         yield family
 
 
+def _formats(formats: tuple[FormatUsage, ...]) -> Iterator[Metric]:
+    used = GaugeMetricFamily("kvd_format_bytes", "What copies on NVMe are charged.", labels=["format"])
+    copies = GaugeMetricFamily("kvd_format_copies", "Copies on NVMe.", labels=["format"])
+    for each in formats:
+        used.add_metric([each.format], each.used_bytes)
+        copies.add_metric([each.format], each.copies)
+    yield used
+    yield copies
+
+
+def _directories(directories: tuple[Directory, ...]) -> Iterator[Metric]:
+    values: dict[str, tuple[str, list[float]]] = {
+        "kvd_directory_online": (
+            "1 if objects can be read and written there.",
+            [each.state in ("online", "suspect") for each in directories],
+        ),
+        "kvd_directory_since_timestamp_seconds": (
+            "Since when it is so, since 1970.",
+            [each.since_s for each in directories],
+        ),
+        "kvd_directory_free_bytes": ("Free on its file system.", [each.free_bytes for each in directories]),
+    }
+    for name, (told, numbers) in values.items():
+        family = GaugeMetricFamily(name, told, labels=["directory"])
+        for each, number in zip(directories, numbers, strict=True):
+            family.add_metric([_text(each.path)], number)
+        yield family
+    offline = CounterMetricFamily(
+        "kvd_directory_offline", "How often it went offline since the start.", labels=["directory"]
+    )
+    for each in directories:
+        offline.add_metric([_text(each.path)], each.offline_count)
+    yield offline
+
+
 def _objects(status: Status) -> Iterator[Metric]:
     yield GaugeMetricFamily("kvd_objects", "Objects.", value=status.objects)
+    unchecked = status.index.total - status.index.done
+    yield GaugeMetricFamily("kvd_unchecked_objects", "Objects on NVMe not looked at since the start.", value=unchecked)
     yield GaugeMetricFamily("kvd_leased_objects", "Objects that are open or mapped.", value=status.leased)
     yield GaugeMetricFamily("kvd_pinned_objects", "Objects that are pinned.", value=status.pinned)
     yield GaugeMetricFamily("kvd_dirty_objects", "Sealed objects that are only in DDR.", value=status.dirty)
@@ -101,6 +146,55 @@ def _objects(status: Status) -> Iterator[Metric]:
     yield CounterMetricFamily(
         "kvd_faults", "Faults of stored data that the catalogue has recorded.", value=status.faults_count
     )
+
+
+def _namespaces(found: NamespaceStatus) -> Iterator[Metric]:
+    yield GaugeMetricFamily("kvd_namespaces", "Namespaces.", value=found.namespaces)
+    yield CounterMetricFamily(
+        "kvd_fingerprint_mismatches", "Wrong fingerprints that were offered.", value=found.mismatches
+    )
+    yield GaugeMetricFamily(
+        "kvd_invalidated_names_left", "Names at the top of invalidated content.", value=found.names_left
+    )
+    yield CounterMetricFamily("kvd_invalidated_names_deleted", "Names of it that are gone.", value=found.names_deleted)
+
+
+def _admission(found: AdmissionStatus) -> Iterator[Metric]:
+    yield CounterMetricFamily("kvd_admitted_objects", "Let go to NVMe by policy.", value=found.admitted)
+    yield CounterMetricFamily("kvd_dropped_objects", "Dropped instead, since nobody used them.", value=found.dropped)
+    yield CounterMetricFamily("kvd_saved_bytes", "Not written to NVMe, since dropped.", value=found.saved_bytes)
+    yield CounterMetricFamily(
+        "kvd_written_through_objects", "Written right after they were stored.", value=found.through
+    )
+
+
+def _sessions(found: SessionStatus) -> Iterator[Metric]:
+    states = GaugeMetricFamily("kvd_sessions", "Sessions with an object in memory.", labels=["state"])
+    for state, count in found.states.items():
+        states.add_metric([state], count)
+    yield states
+    yield CounterMetricFamily("kvd_session_refused_events", "Events that could not happen.", value=found.refused)
+    yield CounterMetricFamily("kvd_expired", "Files and sessions whose time was over.", value=found.expired)
+    yield CounterMetricFamily("kvd_expired_pins", "Soft pins that ended.", value=found.unpinned)
+    yield GaugeMetricFamily("kvd_api_leases", "Leases through the API.", value=found.leases)
+    yield CounterMetricFamily("kvd_lost_api_leases", "Leases whose process ended.", value=found.leases_lost)
+
+
+def _scrub(scrub: Scrubbing) -> Iterator[Metric]:
+    yield GaugeMetricFamily("kvd_scrub_rate_bytes", "What may be read a second; 0: off.", value=scrub.rate_bytes)
+    yield GaugeMetricFamily(
+        "kvd_scrub_ended_timestamp_seconds", "When the last whole pass ended, since 1970.", value=scrub.ended_s
+    )
+    told = {
+        "kvd_scrub_objects": ("Objects whose copy was read.", scrub.objects),
+        "kvd_scrub_verified_bytes": ("Read of copies and verified.", scrub.verified_bytes),
+        "kvd_scrub_bad_pages": ("Pages whose checksum differs.", scrub.bad_pages),
+        "kvd_scrub_healed_objects": ("Objects with a bad copy that got a new one.", scrub.healed),
+        "kvd_scrub_quarantined_objects": ("Objects that went into quarantine.", scrub.quarantined),
+        "kvd_scrub_unreadable_objects": ("Objects whose copy could not be read.", scrub.unreadable),
+    }
+    for name, (words, count) in told.items():
+        yield CounterMetricFamily(name, words, value=count)
 
 
 def _engine(engine: Engine) -> Iterator[Metric]:

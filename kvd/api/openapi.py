@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from kvd.api import shapes
-from kvd.api.backend import Entry, Status, Step
+from kvd.api.backend import Entry, Finding, Invalidated, Status, Step
+from kvd.api.sessions import SessionChange, SessionDetail
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -18,12 +19,27 @@ _SHAPES = (
     Status,
     Entry,
     Step,
+    Finding,
     shapes.Usage,
     shapes.Listing,
     shapes.Version,
     shapes.Changed,
     shapes.PathRequest,
     shapes.PathsRequest,
+    shapes.Namespaces,
+    Invalidated,
+    shapes.Removed,
+    shapes.CreateRequest,
+    shapes.SetRequest,
+    shapes.AttachRequest,
+    shapes.RemoveRequest,
+    shapes.InvalidateRequest,
+    shapes.FsckRequest,
+    SessionDetail,
+    SessionChange,
+    shapes.Closed,
+    shapes.PinRequest,
+    shapes.TtlRequest,
     shapes.Failure,
 )
 
@@ -35,7 +51,7 @@ _NAME = {
 _STATUS_WORDS = {
     "400": "The request makes no sense",
     "404": "No such name",
-    "409": "The object is leased",
+    "409": "The object is leased, a name is taken or not empty, a fingerprint is another one",
     "413": "The body is too large",
     "500": "Damaged data, or a fault of the daemon",
     "503": "Too many operations, or something that kvd needs is not there",

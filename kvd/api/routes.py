@@ -10,8 +10,11 @@ import trio
 from starlette.responses import Response
 
 from kvd.api import metrics, shapes, wire
-from kvd.api.backend import Engine, Entry, Status, Step
+from kvd.api.answers import answer, body_of, failure_answer
+from kvd.api.backend import Engine, Entry, Finding, Invalidated, Namespace, NamespaceWish, Status, Step
 from kvd.api.openapi import document
+from kvd.api.session_routes import SessionRoutes
+from kvd.api.sessions import SessionChange, SessionDetail, SessionEntry
 from kvd.api.stream import ListingAnswer, Operation, log_unexpected
 from kvd.errors import UnavailableError
 
@@ -24,33 +27,17 @@ if TYPE_CHECKING:
     from kvd.api.backend import Control
 
 OPERATIONS_MAX: Final = 8
-"""Promote, demote, sync and pin that may run at a time."""
-
-BODY_S_MAX: Final = 10.0
-"""A client must have sent its request by then."""
+"""Promote, demote, sync, scrub, fsck and pin that may run at a time."""
 
 ANSWER_S_MAX: Final = 60.0
 """A short answer that takes longer means that something hangs."""
 
 
-def answer(value: object, status: int = 200) -> Response:
-    """Make the response that carries a dataclass."""
-    return Response(
-        wire.dump(value) + b"\n", status, media_type="application/json", headers={"cache-control": "no-store"}
-    )
-
-
-def failure_answer(error: Exception) -> Response:
-    """Make the response that stands for an exception."""
-    status, body = wire.failure(error)
-    return answer(body, status)
-
-
-class Routes:
+class Routes(SessionRoutes):
     """The handlers, over one `Control`."""
 
     def __init__(self, control: Control) -> None:
-        self._control = control
+        super().__init__(control)
         self._running = 0
 
     def __repr__(self) -> str:
@@ -109,6 +96,15 @@ class Routes:
         """Stream `Step`."""
         return await self._operation(request, self._control.sync)
 
+    async def scrub(self, request: Request) -> ASGIApp:
+        """Stream `Step`."""
+        return await self._operation(request, self._control.scrub)
+
+    async def fsck(self, request: Request) -> ASGIApp:
+        """Stream `Finding`."""
+        data, repair = wire.body_flags(await body_of(request), ("data", "repair"))
+        return Operation(lambda: self._control.fsck(data=data, repair=repair), self._slot())
+
     async def pin(self, request: Request) -> ASGIApp:
         """Answer `Changed`."""
         return await self._set_pinned(request, pinned=True)
@@ -116,6 +112,72 @@ class Routes:
     async def unpin(self, request: Request) -> ASGIApp:
         """Answer `Changed`."""
         return await self._set_pinned(request, pinned=False)
+
+    async def namespaces(self, request: Request) -> ASGIApp:
+        """Answer `Namespaces`."""
+        del request
+        return answer(shapes.Namespaces(namespaces=tuple(self._control.namespaces())))
+
+    async def namespace(self, request: Request) -> ASGIApp:
+        """Answer `Namespace`."""
+        return answer(self._control.namespace(wire.query_path(request.scope["query_string"])))
+
+    async def create_namespace(self, request: Request) -> ASGIApp:
+        """Answer `Namespace`."""
+        wish = wire.body_shape(await body_of(request), shapes.CreateRequest)
+        return answer(
+            await self._control.create_namespace(
+                NamespaceWish(
+                    name=wire.top_name(wish.name),
+                    fingerprint=wish.fingerprint,
+                    mode=wish.mode,
+                    uid=wish.uid,
+                    gid=wish.gid,
+                    admit=wish.admit,
+                    durability=wish.durability,
+                    on_fault=wish.on_fault,
+                    session=wish.session,
+                    format=wish.format,
+                    layout=wish.layout,
+                )
+            )
+        )
+
+    async def set_namespace(self, request: Request) -> ASGIApp:
+        """Answer `Namespace`."""
+        wish = wire.body_shape(await body_of(request), shapes.SetRequest)
+        given = {
+            "admit": wish.admit,
+            "durability": wish.durability,
+            "on_fault": wish.on_fault,
+            "session": wish.session,
+            "format": wish.format,
+            "layout": wish.layout,
+        }
+        policies = {policy: word for policy, word in given.items() if word is not None}
+        return answer(self._control.set_namespace(wire.top_name(wish.name), policies))
+
+    async def attach_namespace(self, request: Request) -> ASGIApp:
+        """Answer `Namespace`."""
+        wish = wire.body_shape(await body_of(request), shapes.AttachRequest)
+        return answer(self._control.attach_namespace(wire.top_name(wish.name), wish.fingerprint))
+
+    async def remove_namespace(self, request: Request) -> ASGIApp:
+        """Answer `Removed`."""
+        wish = wire.body_shape(await body_of(request), shapes.RemoveRequest)
+        with self._slot():
+            names = await self._control.remove_namespace(wire.top_name(wish.name), force=wish.force)
+        return answer(shapes.Removed(names=names))
+
+    async def invalidate(self, request: Request) -> ASGIApp:
+        """Answer `Invalidated`."""
+        wish = wire.body_shape(await body_of(request), shapes.InvalidateRequest)
+        with self._slot():
+            return answer(
+                await self._control.invalidate(
+                    wire.top_name(wish.name), fingerprint=wish.fingerprint, present=wish.if_fingerprint
+                )
+            )
 
     async def reset_device(self, request: Request) -> ASGIApp:
         """Answer `Engine`."""
@@ -129,19 +191,13 @@ class Routes:
         return answer(document(ROUTES))
 
     async def _operation(self, request: Request, begin: Callable[[Sequence[bytes]], AsyncIterator[Step]]) -> ASGIApp:
-        paths = wire.body_paths(await _body(request))
+        paths = wire.body_paths(await body_of(request))
         return Operation(lambda: begin(paths), self._slot())
 
     async def _set_pinned(self, request: Request, *, pinned: bool) -> ASGIApp:
-        path = wire.body_path(await _body(request))
+        path = wire.body_path(await body_of(request))
         with self._slot():
             return answer(shapes.Changed(changed=await self._control.pin(path, pinned=pinned)))
-
-
-async def _body(request: Request) -> bytes:
-    with trio.move_on_after(BODY_S_MAX):
-        return await wire.read_body(request)
-    raise wire.BadRequestError(f"the body was not there within {BODY_S_MAX:g} s")
 
 
 def guarded(handler: Callable[[Request], Awaitable[ASGIApp]]) -> Callable[[Request], Awaitable[ASGIApp]]:
@@ -192,6 +248,18 @@ def _pin(path: str, summary: str, handler: Callable[[Routes, Request], Awaitable
     )
 
 
+def _post(
+    path: str, summary: str, body: type, result: type, handler: Callable[[Routes, Request], Awaitable[ASGIApp]]
+) -> Route:
+    return Route(method="POST", path=path, summary=summary, result=result, handler=handler, body=body)
+
+
+def _lines(path: str, summary: str, result: type, handler: Callable[[Routes, Request], Awaitable[ASGIApp]]) -> Route:
+    return Route(
+        method="POST", path=path, summary=summary, result=result, handler=handler, body=shapes.PathRequest, streams=True
+    )
+
+
 ROUTES: Final = (
     _get("/v1/status", "The daemon at a glance", Status, Routes.status),
     _get("/v1/df", "The books of every tier", shapes.Usage, Routes.df),
@@ -207,8 +275,60 @@ ROUTES: Final = (
     _operation("/v1/promote", "Bring objects to DDR", Routes.promote),
     _operation("/v1/demote", "Move objects to NVMe", Routes.demote),
     _operation("/v1/sync", "Make objects durable on NVMe; they stay where they are", Routes.sync),
+    _operation("/v1/scrub", "Verify objects on NVMe; what is bad is healed or quarantined", Routes.scrub),
+    Route(
+        method="POST",
+        path="/v1/fsck",
+        summary="Check catalogue, page tables and files against each other",
+        result=Finding,
+        handler=Routes.fsck,
+        body=shapes.FsckRequest,
+        streams=True,
+    ),
     _pin("/v1/pin", "Keep the objects at or below a path in DDR", Routes.pin),
     _pin("/v1/unpin", "Let the objects at or below a path go again", Routes.unpin),
+    _get("/v1/namespaces", "Every namespace", shapes.Namespaces, Routes.namespaces),
+    Route(
+        method="GET",
+        path="/v1/namespace",
+        summary="One namespace",
+        result=Namespace,
+        handler=Routes.namespace,
+        query_path=True,
+    ),
+    _post("/v1/namespace/create", "Make a namespace", shapes.CreateRequest, Namespace, Routes.create_namespace),
+    _post("/v1/namespace/set", "Change its policies", shapes.SetRequest, Namespace, Routes.set_namespace),
+    _post("/v1/namespace/attach", "Compare its fingerprint", shapes.AttachRequest, Namespace, Routes.attach_namespace),
+    _post("/v1/namespace/remove", "Remove it", shapes.RemoveRequest, shapes.Removed, Routes.remove_namespace),
+    _post(
+        "/v1/invalidate",
+        "Make all content of a namespace vanish at once",
+        shapes.InvalidateRequest,
+        Invalidated,
+        Routes.invalidate,
+    ),
+    Route(
+        method="GET",
+        path="/v1/session",
+        summary="One session and what it holds",
+        result=SessionDetail,
+        handler=Routes.session,
+        query_path=True,
+    ),
+    _lines("/v1/session/list", "The sessions at or below a path", SessionEntry, Routes.list_sessions),
+    _lines("/v1/session/watch", "Changes of state at or below a path", SessionChange, Routes.watch_sessions),
+    *(
+        _post(f"/v1/session/{verb}", summary, shapes.PathRequest, SessionEntry, handler)
+        for verb, summary, handler in (
+            ("release", "Say that a session is not needed soon", Routes.release_session),
+            ("resume", "Say that it is needed soon", Routes.resume_session),
+            ("prefetch", "Guess that it is needed soon", Routes.prefetch_session),
+            ("fork", "Share its pages with a new one (not yet)", Routes.fork_session),
+        )
+    ),
+    _post("/v1/session/close", "End it, with its content", shapes.PathRequest, shapes.Closed, Routes.close_session),
+    _post("/v1/session/pin", "Pin or unpin it", shapes.PinRequest, shapes.Changed, Routes.pin_session),
+    _post("/v1/session/ttl", "Give it a time to live", shapes.TtlRequest, SessionEntry, Routes.live_session),
     Route(
         method="POST",
         path="/v1/device/reset",

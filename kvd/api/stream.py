@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from starlette.types import Receive, Scope, Send
 
-    from kvd.api.backend import Entry, Step
+    from kvd.api.backend import Entry
 
 HEARTBEAT_S: Final = 5.0
 """An operation says something at least this often, so that a client can tell a long step from a dead daemon."""
@@ -51,13 +51,13 @@ async def _gone(receive: Receive) -> None:
 
 
 class Operation:
-    """The answer of promote, demote and sync: one JSON line a step, an empty line when there was none for a while.
+    """The answer of promote, demote, sync, scrub and fsck: one JSON line a step, an empty line when there was none for a while.
 
     An error before the first line is an HTTP error; a later one is the last line, ``{"error": ...}``. A client that goes
     away cancels the operation, at the next checkpoint of whoever does it.
     """
 
-    def __init__(self, begin: Callable[[], AsyncIterator[Step]], slot: AbstractContextManager[None]) -> None:
+    def __init__(self, begin: Callable[[], AsyncIterator[object]], slot: AbstractContextManager[None]) -> None:
         self._begin = begin
         self._slot = slot
         self._turn = trio.Lock()

@@ -6,9 +6,10 @@ a lone surrogate (PEP 383), written ``\udcXX``; in a query it is percent-encoded
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 import json
-from typing import TYPE_CHECKING, Final, NoReturn
+from typing import TYPE_CHECKING, Final, NoReturn, TypeVar
 from urllib.parse import unquote_to_bytes
 
 import msgspec
@@ -18,7 +19,10 @@ from kvd.api.shapes import ErrorBody, Failure
 from kvd.errors import DamagedError, KvdError
 
 if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
     from starlette.requests import Request
+
+Shape = TypeVar("Shape", bound="DataclassInstance")
 
 BODY_BYTES_MAX: Final = 1 << 20
 PATHS_MAX: Final = 16384
@@ -27,13 +31,18 @@ PATH_BYTES_MAX: Final = 4096
 _HTTP_STATUS: Final = {
     errno.ENOENT: 404,
     errno.EBUSY: 409,
+    errno.EEXIST: 409,
+    errno.ENOTEMPTY: 409,
+    errno.EKEYREJECTED: 409,
     errno.EMSGSIZE: 413,
     errno.ENOSPC: 507,
     errno.EINVAL: 400,
     errno.ENXIO: 503,
     errno.EAGAIN: 503,
+    errno.EOPNOTSUPP: 400,
+    errno.ENOSYS: 501,
 }
-_HTTP_INTERNAL: Final = 500
+HTTP_INTERNAL: Final = 500
 
 INTERNAL: Final = "INTERNAL"
 """Code of a fault of the daemon itself."""
@@ -80,12 +89,12 @@ def dump(value: object) -> bytes:
 def failure(error: Exception) -> tuple[int, Failure]:
     """Return the HTTP status and the body that stand for an exception; a bug's own words stay in the log."""
     if not isinstance(error, KvdError):
-        return _HTTP_INTERNAL, Failure(
+        return HTTP_INTERNAL, Failure(
             error=ErrorBody(code=INTERNAL, message="the daemon failed at this request; its log says why")
         )
     vague = error.errno == errno.EIO and not isinstance(error, DamagedError)
     code = FAILED if vague else errno.errorcode.get(error.errno, FAILED)
-    return _HTTP_STATUS.get(error.errno, _HTTP_INTERNAL), Failure(error=ErrorBody(code=code, message=str(error)))
+    return _HTTP_STATUS.get(error.errno, HTTP_INTERNAL), Failure(error=ErrorBody(code=code, message=str(error)))
 
 
 def clean_path(name: bytes) -> bytes:
@@ -159,19 +168,57 @@ def _reject_constant(word: str) -> NoReturn:
     raise BadRequestError(f"the body is not JSON: {word}")
 
 
-def _member(body: bytes, key: str) -> object:
+def _object(body: bytes, example: str) -> dict[str, object]:
     try:
         value = json.loads(body.decode("utf-8"), parse_constant=_reject_constant)
     except (ValueError, RecursionError) as error:
         raise BadRequestError(f"the body is not JSON: {error}") from error
     if not isinstance(value, dict):
-        raise BadRequestError(f'the body must be an object such as {{"{key}": ...}}')
+        raise BadRequestError(f'the body must be an object such as {{"{example}": ...}}')
+    return value
+
+
+def _member(body: bytes, key: str) -> object:
+    value = _object(body, key)
     if key not in value:
         raise BadRequestError(f"the body lacks the field {key!r}")
     if unknown := sorted(value.keys() - {key}):
         raise BadRequestError(f"the body has an unknown field {unknown[0]!r}; it takes {key!r} only")
-    found: object = value[key]
-    return found
+    return value[key]
+
+
+def body_shape(body: bytes, shape: type[Shape]) -> Shape:
+    """Return a body as the dataclass that describes it, or raise `BadRequestError`."""
+    known = [each.name for each in dataclasses.fields(shape)]
+    value = _object(body, known[0])
+    if unknown := sorted(value.keys() - set(known)):
+        raise BadRequestError(f"the body has an unknown field {unknown[0]!r}; it takes {', '.join(known)}")
+    try:
+        return msgspec.convert(value, shape, strict=True)
+    except msgspec.ValidationError as error:
+        raise BadRequestError(f"the body does not fit: {error}") from error
+
+
+def top_name(name: str) -> bytes:
+    """Return the name of a top directory as bytes, or raise `BadRequestError`."""
+    try:
+        return name.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError as error:
+        raise BadRequestError("a name holds a lone surrogate that stands for no byte") from error
+
+
+def body_flags(body: bytes, keys: tuple[str, ...]) -> tuple[bool, ...]:
+    """Return the members of an object that has exactly these, all true or false, or raise `BadRequestError`."""
+    try:
+        value = json.loads(body.decode("utf-8"), parse_constant=_reject_constant)
+    except (ValueError, RecursionError) as error:
+        raise BadRequestError(f"the body is not JSON: {error}") from error
+    if not isinstance(value, dict) or value.keys() != set(keys):
+        raise BadRequestError(f"the body must be an object with the fields {', '.join(map(repr, keys))}")
+    for key in keys:
+        if not isinstance(value[key], bool):
+            raise BadRequestError(f"the field {key!r} must be true or false")
+    return tuple(value[key] for key in keys)
 
 
 def _name(value: object) -> bytes:
@@ -181,6 +228,11 @@ def _name(value: object) -> bytes:
         return clean_path(value.encode("utf-8", "surrogateescape"))
     except UnicodeEncodeError as error:
         raise BadRequestError("a path holds a lone surrogate that stands for no byte") from error
+
+
+def path_of(text: str) -> bytes:
+    """Return a path that a body holds, or raise `BadRequestError`."""
+    return _name(text)
 
 
 def body_path(body: bytes) -> bytes:

@@ -1,4 +1,4 @@
-"""The catalogue as one thing: the database and its two sides."""
+"""The catalogue as one thing: the database and its sides."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Self
 
 from kvd.catalog.database import Database
 from kvd.catalog.names import Names
+from kvd.catalog.namespaces import Namespaces
 from kvd.catalog.placements import Placements
+from kvd.catalog.sessions import SessionRows
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -20,12 +22,16 @@ class Catalog:
     db: Database
     names: Names
     placements: Placements
+    namespaces: Namespaces
+    sessions: SessionRows
 
     @classmethod
     def open(cls, directory: Path, *, page_bytes: int) -> Self:
         """Open or make the catalogue in `directory`; see `Database` for the errors."""
         db = Database(directory, page_bytes=page_bytes)
-        return cls(db, Names(db), Placements(db))
+        names = Names(db)
+        namespaces = Namespaces(db, names)
+        return cls(db, names, Placements(db), namespaces, SessionRows(db, names, namespaces))
 
     def close(self) -> None:
         """Close it; harmless when closed."""

@@ -19,12 +19,16 @@ from typing import TYPE_CHECKING, Any
 import structlog
 import trio
 
-from kvd.catalog.schema import APPLICATION_ID, ROOT_INO, SCHEMA, SCHEMA_VERSION
-from kvd.errors import CatalogError
+from kvd.catalog.packing import copy_blocks, pack_dirs, unpack_runs
+from kvd.catalog.schema import APPLICATION_ID, MIGRATIONS, ROOT_INO, SCHEMA, SCHEMA_VERSION
+from kvd.catalog.watch import install
+from kvd.errors import CatalogDamagedError, CatalogError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+    from kvd.catalog.watch import Watcher
 
 log = structlog.get_logger(__name__)
 
@@ -32,6 +36,7 @@ FILE_NAME = "catalog.sqlite"
 CHECKPOINT_WAL_BYTES = 16 << 20
 """WAL size beyond which `Database.checkpoint` is worth its fsyncs."""
 CACHE_KIB = 65536
+MEND = "move it away or restore it, or make it anew from the files: kvctl fsck --rebuild"
 ROOT_MODE = stat.S_IFDIR | stat.S_ISVTX | 0o777
 """The root directory: like /tmp, so that any engine's user can make its folder."""
 
@@ -55,6 +60,9 @@ class Database:
     def __init__(self, directory: Path, *, page_bytes: int) -> None:
         self.path = directory / FILE_NAME
         self._wal = directory / (FILE_NAME + "-wal")
+        self._watcher: Watcher | None = None
+        self._triggers = False
+        self._unsettled = False
         try:
             self._connection = sqlite3.connect(self.path, isolation_level=None, cached_statements=256)
             try:
@@ -62,10 +70,10 @@ class Database:
             except BaseException:
                 self._connection.close()
                 raise
-        except (sqlite3.DatabaseError, OSError, LookupError, ValueError) as error:
-            raise CatalogError(
-                f"[daemon] state: {self.path} is not a usable catalogue ({error}); move it away or restore it"
-            ) from error
+        except OSError as error:
+            raise CatalogError(f"[daemon] state: {self.path} can't be read ({error}); {MEND}") from error
+        except (sqlite3.DatabaseError, LookupError, ValueError) as error:
+            raise self.damaged(error) from error
         _sync_path(directory)
 
     def __repr__(self) -> str:
@@ -87,6 +95,8 @@ class Database:
         _set_up(self._connection)
         if empty:
             self._create(page_bytes)
+        else:
+            self._migrate(version)
         stored = int(self.meta("page_bytes"))
         if stored != page_bytes:
             raise CatalogError(f"[daemon] state: {self.path} was made with pages of {stored} bytes, not {page_bytes}")
@@ -105,9 +115,35 @@ class Database:
             for key, value in (("uuid", str(uuid.uuid4())), ("page_bytes", page_bytes), ("created_ns", now_ns)):
                 self.execute("INSERT INTO meta VALUES(?,?)", (key, value))
 
+    def _migrate(self, version: int) -> None:
+        """Bring an older catalogue to this program's schema: all of it or nothing."""
+        if version == SCHEMA_VERSION:
+            return
+        page_bytes = int(self.meta("page_bytes"))
+        connection = self._connection
+        connection.create_function("kvd_u16", 1, lambda number: pack_dirs((number,)), deterministic=True)
+        connection.create_function(
+            "kvd_blocks", 2, lambda size, runs: copy_blocks(size, unpack_runs(runs), page_bytes), deterministic=True
+        )
+        with self.transaction():
+            for older in range(version, SCHEMA_VERSION):
+                for statement in MIGRATIONS[older].split(";\n"):
+                    connection.execute(statement)
+            connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+        log.info("catalogue brought to a newer schema", path=str(self.path), was=version, now=SCHEMA_VERSION)
+
     def meta(self, key: str) -> Any:
         """Return a fact about the catalogue as a whole."""
         return self.scalar("SELECT value FROM meta WHERE key=?", (key,))
+
+    def number(self, key: str) -> int:
+        """Return a number that `keep_number` has kept, 0 where there is none."""
+        row = self.execute("SELECT value FROM meta WHERE key=?", (key,)).fetchone()
+        return 0 if row is None else int(row[0])
+
+    def keep_number(self, key: str, value: int) -> None:
+        """Keep a number about the catalogue as a whole."""
+        self.execute("INSERT OR REPLACE INTO meta VALUES(?,?)", (key, value))
 
     @property
     def uuid(self) -> str:
@@ -121,11 +157,30 @@ class Database:
         ------
         OSError
             ENOSPC if the disk is full, EIO if the file can't be read or written; the statement had no effect.
+        CatalogDamagedError
+            If the file is damaged.
         """
         try:
             return self._connection.execute(statement, values)
         except sqlite3.OperationalError as error:
             raise _os_error(error) from error
+        except sqlite3.DatabaseError as error:
+            raise self.damaged(error) from error
+        finally:
+            if self._unsettled:
+                self.settle()
+
+    def damaged(self, error: Exception) -> CatalogDamagedError:
+        """Return the error that says what to do about a file in which SQLite has met damage."""
+        return CatalogDamagedError(f"[daemon] state: {self.path} is not a usable catalogue ({error}); {MEND}")
+
+    @contextlib.contextmanager
+    def believed(self) -> Iterator[None]:
+        """Turn damage that SQLite meets within into `CatalogDamagedError`, also while rows are fetched."""
+        try:
+            yield
+        except sqlite3.DatabaseError as error:
+            raise self.damaged(error) from error
 
     def scalar(self, statement: str, values: tuple[Any, ...] = ()) -> Any:
         """Return the first column of the first row.
@@ -157,6 +212,40 @@ class Database:
             if self._connection.in_transaction:  # SQLite has ended it by itself after some errors
                 self._connection.execute("ROLLBACK")
             raise
+        finally:
+            self.settle()
+
+    # -- who keeps copies ----------------------------------------------------------------------------------------
+
+    def watch(self, watcher: Watcher | None) -> None:
+        """Let `watcher` hear of every change from now on; None ends that."""
+        if watcher is not None and not self._triggers:
+            install(self._connection, self.inode_changing, self._name_changing)
+            self._triggers = True
+        self._watcher = watcher
+
+    def inode_changing(self, ino: int) -> None:
+        """Say that what is told of an inode changes, also where it does not change here; `settle` follows."""
+        if self._watcher is not None:
+            self._watcher.inode_changing(ino)
+            self._unsettled = True
+
+    def _name_changing(self, parent: int, name: bytes) -> None:
+        if self._watcher is not None:
+            self._watcher.name_changing(parent, name)
+            self._unsettled = True
+
+    def name_vanishing(self, parent: int, name: bytes) -> None:
+        """Say that a name goes that no client removes."""
+        if self._watcher is not None:
+            self._watcher.name_vanishing(parent, name)
+            self._unsettled = True
+
+    def settle(self) -> None:
+        """Say that what was changing has changed; within a transaction its end does."""
+        if self._unsettled and self._watcher is not None and not self._connection.in_transaction:
+            self._unsettled = False
+            self._watcher.settle()
 
     async def sync(self) -> None:
         """Make everything committed so far survive a power cut.

@@ -15,15 +15,14 @@ from kvd.catalog.records import DirEntry, Inode
 from kvd.catalog.schema import ROOT_INO
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from kvd.catalog.database import Database
 
 BATCH = 256
 """Names that are read at once: about a millisecond."""
 NAME_BYTES_MAX = 255
-LINK_MAX = 65000
-"""As ext4 has it."""
+LINK_MAX = 65000  # as ext4 has it
 XATTR_NAME_BYTES_MAX = 64 << 10
 """Of an inode's names together, each with its NUL: Linux has no room for more in one answer to `listxattr`."""
 XATTR_VALUE_BYTES_MAX = 1 << 20
@@ -60,6 +59,9 @@ class Names:
 
     def __init__(self, db: Database) -> None:
         self._db = db
+        self.folder_moves = 0  # grows when a directory gets another parent: who remembers ways up forgets them then
+        self.changed: Callable[[int], None] = lambda ino: None  # hears of each inode that changes, in the transaction
+        self.named: Callable[[int], None] = lambda ino: None  # hears of each that has got a name, in the transaction
 
     # -- finding -------------------------------------------------------------------------------------------------
 
@@ -102,6 +104,15 @@ class Names:
             at = found
         return at
 
+    def number(self, path: bytes) -> int | None:
+        """Return the inode that a clean absolute path names, by one short query a name; None if there is none."""
+        at: int | None = ROOT_INO
+        for name in filter(None, path.split(b"/")):
+            (at,) = self._db.execute("SELECT ino FROM dentry WHERE parent=? AND name=?", (at, name)).fetchone() or (
+                None,
+            )
+        return at
+
     def path(self, ino: int) -> bytes | None:
         """Return a path of an inode, or None when it has no name."""
         parts: list[bytes] = []
@@ -121,22 +132,6 @@ class Names:
             (parent, after, limit),
         ).fetchall()
         return [DirEntry(cookie=row[0], name=row[1], inode=_inode(row[2:])) for row in rows]
-
-    def place(self, ino: int) -> tuple[int, int, int] | None:
-        """Return a file's directory, its cookie there and that of the name before it (0: none); None without a name."""
-        row = self._db.execute("SELECT parent, id FROM dentry WHERE ino=? LIMIT 1", (ino,)).fetchone()
-        if row is None:
-            return None
-        before = self._db.scalar("SELECT coalesce(max(id), 0) FROM dentry WHERE parent=? AND id<?", row)
-        return row[0], row[1], int(before)
-
-    def objects_after(self, parent: int, cookie: int, limit: int) -> list[int]:
-        """Return the next files of a directory, in its order."""
-        rows = self._db.execute(
-            "SELECT o.ino FROM dentry d JOIN object o USING(ino) WHERE d.parent=? AND d.id>? ORDER BY d.id LIMIT ?",
-            (parent, cookie, limit),
-        )
-        return [row[0] for row in rows]
 
     def batches(self, parent: int) -> Iterator[list[DirEntry]]:
         """Yield a directory's entries, `BATCH` at a time, so that the reader can let others run in between.
@@ -234,19 +229,21 @@ class Names:
     def remove(self, ino: int) -> None:
         """Forget an inode that has neither names nor users."""
         with self._db.transaction():
-            for table in ("inode", "xattr", "object", "copy"):
+            for table in ("inode", "xattr", "object", "copy", "namespace", "session"):
                 self._db.execute(f"DELETE FROM {table} WHERE ino=?", (ino,))  # noqa: S608
 
     def vanish(self, ino: int, now_ns: int) -> None:
         """Remove every name of a file whose bytes are lost, and the file."""
         with self._db.transaction():
             for parent, name in self._db.execute("SELECT parent, name FROM dentry WHERE ino=?", (ino,)).fetchall():
+                self._db.name_vanishing(parent, name)
                 self._leave(parent, name, now_ns)
             self.remove(ino)
 
     def orphans(self) -> list[int]:
-        """Return the inodes without a name."""
-        return [row[0] for row in self._db.execute("SELECT ino FROM inode WHERE nlink=0")]
+        """Return the inodes without a name, but for the graves of `kvd.catalog.namespaces`."""
+        graves = "SELECT value FROM meta WHERE key GLOB 'grave:*'"
+        return [row[0] for row in self._db.execute(f"SELECT ino FROM inode WHERE nlink=0 AND ino NOT IN ({graves})")]  # noqa: S608
 
     # -- renaming ------------------------------------------------------------------------------------------------
 
@@ -280,6 +277,7 @@ class Names:
             if inode.is_dir and parent_old != parent_new:
                 self._links(parent_old, -1, now_ns)
                 self._links(parent_new, 1, now_ns)
+                self.folder_moves += 1
             return target
 
     def _exchange(self, one: tuple[int, bytes, Inode], other: tuple[int, bytes, Inode | None], now_ns: int) -> None:
@@ -293,6 +291,8 @@ class Names:
         for (parent, name, _), ino in ((one, inode_other.ino), (other, inode_one.ino)):
             self._db.execute("UPDATE dentry SET ino=? WHERE parent=? AND name=?", (ino, parent, name))
             self._links(ino, 0, now_ns)
+            self.named(ino)
+        self.folder_moves += inode_one.is_dir or inode_other.is_dir
         if parent_one != parent_other and inode_one.is_dir != inode_other.is_dir:
             gain = 1 if inode_other.is_dir else -1
             self._links(parent_one, gain, now_ns)
@@ -321,6 +321,7 @@ class Names:
         if values:
             assignments = ", ".join(f"{column}=?" for column in values)
             self._db.execute(f"UPDATE inode SET {assignments} WHERE ino=?", (*values.values(), ino))  # noqa: S608
+            self.changed(ino)
         return self.inode(ino)
 
     def xattr(self, ino: int, name: bytes) -> bytes:
@@ -381,13 +382,17 @@ class Names:
     def _enter(self, parent: int, name: bytes, ino: int, now_ns: int) -> None:
         self._db.execute("INSERT INTO dentry(parent, name, ino) VALUES(?,?,?)", (parent, name, ino))
         self._db.execute("UPDATE inode SET mtime_ns=?, ctime_ns=? WHERE ino=?", (now_ns, now_ns, parent))
+        self.changed(parent)
+        self.named(ino)
 
     def _leave(self, parent: int, name: bytes, now_ns: int) -> None:
         self._db.execute("DELETE FROM dentry WHERE parent=? AND name=?", (parent, name))
         self._db.execute("UPDATE inode SET mtime_ns=?, ctime_ns=? WHERE ino=?", (now_ns, now_ns, parent))
+        self.changed(parent)
 
     def _links(self, ino: int, change: int, now_ns: int) -> None:
         self._db.execute("UPDATE inode SET nlink=nlink+?, ctime_ns=? WHERE ino=?", (change, now_ns, ino))
+        self.changed(ino)
 
 
 def _check_name(name: bytes) -> None:

@@ -2,8 +2,18 @@
 
 from __future__ import annotations
 
+import enum
 import stat
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from kvd.format.model import RAW
+
+if TYPE_CHECKING:
+    from kvd.catalog.form import Form
+
+NS = 1_000_000_000
+"""Nanoseconds in a second: times of records are in nanoseconds since the epoch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,23 +72,44 @@ class Copy:
     ----------
     gen
         Grows with every copy of the object; part of the file's name.
-    dir_index
-        Which of ``nvme.dirs``.
+    dirs
+        Which of ``nvme.dirs`` has each part.
+    stripe_bytes
+        Bytes that go to one part before the next one's turn; 0 with one part.
     size
-        Bytes of the object, and of the file.
+        Bytes of the file: of the object, unless it is kept in a format.
     current
         The copy holds the object's present bytes.
     runs
-        ``(first page, count)`` of what holds data; the rest is a hole.
+        ``(first page, count)`` of what holds data in the file; the rest is a hole.
+    form
+        What there is to know of a stored file; None: the file is the object's bytes.
     """
 
     ino: int
     gen: int
-    dir_index: int
+    dirs: tuple[int, ...]
     size: int
     mtime_ns: int
     current: bool
     runs: tuple[tuple[int, int], ...]
+    stripe_bytes: int = 0
+    form: Form | None = None
+
+    @property
+    def format(self) -> str:
+        """How the object's bytes are kept."""
+        return RAW if self.form is None else self.form.format
+
+    @property
+    def object_bytes(self) -> int:
+        """The object's length."""
+        return self.size if self.form is None else self.form.object_bytes
+
+    @property
+    def dir_index(self) -> int:
+        """The directory of the first part."""
+        return self.dirs[0]
 
     @property
     def pages(self) -> int:
@@ -95,3 +126,90 @@ class FaultRow:
     path: bytes
     page: int | None
     what: str
+    place: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Namespace:
+    """A top directory with a policy.
+
+    Attributes
+    ----------
+    ino
+        The directory.
+    fingerprint
+        `kvd.policy.fingerprint.canonical`; ``""`` for none.
+    admit
+        ``all``, or ``reused``: what was never used again is dropped instead of written to NVMe.
+    durability
+        ``back``: written to NVMe when it has to be; ``through``: right after the seal.
+    on_fault
+        What a quarantined object is: ``eio``, or ``miss``.
+    created_ns
+        When the namespace got its policy.
+    session
+        What a session is: ``file``, or ``directory``: one right below the namespace, with all that is in it.
+    format
+        The ladder of formats (`kvd.policy.formats`); ``raw``: bytes are kept as they are.
+    layout
+        What objects hold that do not say so themselves (`kvd.format.layout`); ``""``: nobody knows.
+    """
+
+    ino: int
+    fingerprint: str
+    admit: str
+    durability: str
+    on_fault: str
+    created_ns: int
+    session: str = "file"
+    format: str = "raw"
+    layout: str = ""
+
+
+class Pin(enum.IntEnum):
+    """How firmly something is pinned."""
+
+    NONE = 0
+    SOFT = 1
+    HARD = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Said:
+    """What was said of a session, or of one object of it; `NOTHING` of most.
+
+    Attributes
+    ----------
+    state
+        7, `kvdriver.abi.State.RELEASED`, or 0: what the objects tell.
+    pin
+        A soft one ends by itself; a hard one only when it is taken back, and until then nothing expires.
+    pin_until_ns
+        When a soft pin ends; 0 without one.
+    ttl_ns
+        Time to live, 0 for ever.
+    refresh
+        A use begins the time anew.
+    expire_ns
+        When it ends, as far as is known: uses since may have put that off; 0 without a TTL, or while a pin holds it off.
+    priority
+        0 to 255, for policies; kept and told.
+    window, sink
+        Of a session with a sliding window: the trailing and the first tokens that it needs; 0 for all. Kept and told.
+    """
+
+    ino: int
+    state: int = 0
+    pin: Pin = Pin.NONE
+    pin_until_ns: int = 0
+    ttl_ns: int = 0
+    refresh: bool = False
+    expire_ns: int = 0
+    priority: int = 0
+    window: int = 0
+    sink: int = 0
+
+    @property
+    def is_nothing(self) -> bool:
+        """Whether there is nothing to keep."""
+        return not (self.state or self.pin or self.ttl_ns or self.priority or self.window or self.sink)

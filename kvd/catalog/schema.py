@@ -3,7 +3,7 @@
 APPLICATION_ID = 0x6B766443
 """SQLite's `application_id` of a kvd catalogue: ``kvdC``."""
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 4
 
 ROOT_INO = 1
 
@@ -27,6 +27,8 @@ CREATE TABLE inode(
     rdev INTEGER NOT NULL,
     target BLOB
 );
+
+CREATE INDEX inode_nameless ON inode(nlink) WHERE nlink=0;
 
 -- `id` only grows: it is the cookie of readdir, which so stays right while names come and go.
 CREATE TABLE dentry(
@@ -59,25 +61,148 @@ CREATE TABLE object(
 CREATE INDEX object_damaged ON object(damaged) WHERE damaged=1;
 CREATE INDEX object_pinned ON object(pinned) WHERE pinned=1;
 
--- The durable copy on NVMe; current = 1: the same bytes as the object. runs: u64 pairs (first page, count), sums: u32
--- CRC32C of each page of the runs, in order; both little-endian.
+-- The durable copy on NVMe; current = 1: the same bytes as the object. dirs: u16 number of the directory of each part,
+-- runs: u64 pairs (first page, count), sums: u32 CRC32C of each page of the runs, in order; all little-endian. stripe:
+-- bytes that go to one part before the next one's turn, 0 with one part. blocks: 4 KiB blocks that its pages are charged.
+-- format: how the object's bytes are kept, for people and counts; form: what there is to know of a stored file (docs/formats.md),
+-- '' where the file is the object's bytes. size, runs and sums are always the file's. used_ns: when the object was last in use,
+-- as it left DDR; 0: not known.
 CREATE TABLE copy(
     ino INTEGER PRIMARY KEY,
     gen INTEGER NOT NULL,
-    dir INTEGER NOT NULL,
+    dirs BLOB NOT NULL,
+    stripe INTEGER NOT NULL,
     size INTEGER NOT NULL,
     mtime_ns INTEGER NOT NULL,
     current INTEGER NOT NULL,
+    blocks INTEGER NOT NULL,
     runs BLOB NOT NULL,
-    sums BLOB NOT NULL
+    sums BLOB NOT NULL,
+    format TEXT NOT NULL DEFAULT 'raw',
+    form BLOB NOT NULL DEFAULT x'',
+    used_ns INTEGER NOT NULL DEFAULT 0
 );
 
+CREATE INDEX copy_dirs ON copy(dirs, blocks);
+
+-- What copies there are of each format, kept by the triggers.
+CREATE TABLE format_use(
+    format TEXT PRIMARY KEY,
+    copies INTEGER NOT NULL,
+    blocks INTEGER NOT NULL
+) WITHOUT ROWID;
+CREATE TRIGGER copy_made AFTER INSERT ON copy BEGIN INSERT INTO format_use VALUES(new.format, 1, new.blocks) \
+ON CONFLICT(format) DO UPDATE SET copies=copies+1, blocks=blocks+excluded.blocks; END;
+CREATE TRIGGER copy_gone AFTER DELETE ON copy BEGIN UPDATE format_use SET copies=copies-1, blocks=blocks-old.blocks \
+WHERE format=old.format; END;
+
+-- Top directories that have a policy; fingerprint: canonical JSON of free keys, '' for none. format: the ladder of formats,
+-- layout: what objects hold that do not say so themselves, '' for nothing known.
+CREATE TABLE namespace(
+    ino INTEGER PRIMARY KEY,
+    fingerprint TEXT NOT NULL,
+    admit TEXT NOT NULL,
+    durability TEXT NOT NULL,
+    on_fault TEXT NOT NULL,
+    created_ns INTEGER NOT NULL,
+    session TEXT NOT NULL DEFAULT 'file',
+    format TEXT NOT NULL DEFAULT 'raw',
+    layout TEXT NOT NULL DEFAULT ''
+);
+
+-- What was said of a session, or of one object of it, that its objects do not tell by themselves. state: 7 (released), or 0.
+-- pin: 1 soft, 2 hard. Times in ns since the epoch, 0 for none. refresh = 1: a use begins the TTL anew.
+CREATE TABLE session(
+    ino INTEGER PRIMARY KEY,
+    state INTEGER NOT NULL,
+    pin INTEGER NOT NULL,
+    pin_until_ns INTEGER NOT NULL,
+    ttl_ns INTEGER NOT NULL,
+    refresh INTEGER NOT NULL,
+    expire_ns INTEGER NOT NULL,
+    priority INTEGER NOT NULL,
+    window INTEGER NOT NULL,
+    sink INTEGER NOT NULL
+);
+CREATE INDEX session_expire ON session(expire_ns) WHERE expire_ns>0;
+CREATE INDEX session_pin_until ON session(pin_until_ns) WHERE pin_until_ns>0;
+CREATE INDEX session_pin ON session(pin) WHERE pin>0;
+
+-- place: the file and offset of the damage, '' where there is none.
 CREATE TABLE fault(
     id INTEGER PRIMARY KEY AUTOINCREMENT,
     when_ns INTEGER NOT NULL,
     ino INTEGER NOT NULL,
     path BLOB NOT NULL,
     page INTEGER,
-    what TEXT NOT NULL
+    what TEXT NOT NULL,
+    place TEXT NOT NULL
 );
 """
+
+MIGRATIONS = {
+    1: """
+CREATE TABLE copy2(
+    ino INTEGER PRIMARY KEY,
+    gen INTEGER NOT NULL,
+    dirs BLOB NOT NULL,
+    stripe INTEGER NOT NULL,
+    size INTEGER NOT NULL,
+    mtime_ns INTEGER NOT NULL,
+    current INTEGER NOT NULL,
+    blocks INTEGER NOT NULL,
+    runs BLOB NOT NULL,
+    sums BLOB NOT NULL
+);
+INSERT INTO copy2 SELECT ino, gen, kvd_u16(dir), 0, size, mtime_ns, current, kvd_blocks(size, runs), runs, sums FROM copy;
+DROP TABLE copy;
+ALTER TABLE copy2 RENAME TO copy;
+CREATE INDEX IF NOT EXISTS copy_dirs ON copy(dirs, blocks);
+CREATE INDEX IF NOT EXISTS inode_nameless ON inode(nlink) WHERE nlink=0;
+CREATE TABLE namespace(
+    ino INTEGER PRIMARY KEY,
+    fingerprint TEXT NOT NULL,
+    admit TEXT NOT NULL,
+    durability TEXT NOT NULL,
+    on_fault TEXT NOT NULL,
+    created_ns INTEGER NOT NULL
+);
+ALTER TABLE fault ADD COLUMN place TEXT NOT NULL DEFAULT '';
+""",
+    2: """
+ALTER TABLE namespace ADD COLUMN session TEXT NOT NULL DEFAULT 'file';
+CREATE TABLE session(
+    ino INTEGER PRIMARY KEY,
+    state INTEGER NOT NULL,
+    pin INTEGER NOT NULL,
+    pin_until_ns INTEGER NOT NULL,
+    ttl_ns INTEGER NOT NULL,
+    refresh INTEGER NOT NULL,
+    expire_ns INTEGER NOT NULL,
+    priority INTEGER NOT NULL,
+    window INTEGER NOT NULL,
+    sink INTEGER NOT NULL
+);
+CREATE INDEX session_expire ON session(expire_ns) WHERE expire_ns>0;
+CREATE INDEX session_pin_until ON session(pin_until_ns) WHERE pin_until_ns>0;
+CREATE INDEX session_pin ON session(pin) WHERE pin>0;
+""",
+    3: """
+ALTER TABLE namespace ADD COLUMN format TEXT NOT NULL DEFAULT 'raw';
+ALTER TABLE namespace ADD COLUMN layout TEXT NOT NULL DEFAULT '';
+ALTER TABLE copy ADD COLUMN format TEXT NOT NULL DEFAULT 'raw';
+ALTER TABLE copy ADD COLUMN form BLOB NOT NULL DEFAULT x'';
+ALTER TABLE copy ADD COLUMN used_ns INTEGER NOT NULL DEFAULT 0;
+CREATE TABLE format_use(
+    format TEXT PRIMARY KEY,
+    copies INTEGER NOT NULL,
+    blocks INTEGER NOT NULL
+) WITHOUT ROWID;
+INSERT INTO format_use SELECT format, count(*), sum(blocks) FROM copy GROUP BY format;
+CREATE TRIGGER copy_made AFTER INSERT ON copy BEGIN INSERT INTO format_use VALUES(new.format, 1, new.blocks) \
+ON CONFLICT(format) DO UPDATE SET copies=copies+1, blocks=blocks+excluded.blocks; END;
+CREATE TRIGGER copy_gone AFTER DELETE ON copy BEGIN UPDATE format_use SET copies=copies-1, blocks=blocks-old.blocks \
+WHERE format=old.format; END;
+""",
+}
+"""From each older version to the next. ``kvd_u16`` and ``kvd_blocks`` are the functions of `kvd.catalog.packing`."""

@@ -7,6 +7,11 @@ from typing import TYPE_CHECKING
 
 import pyfuse3
 
+from kvd.catalog.names import NAME_BYTES_MAX
+from kvd.catalog.records import NS
+from kvd.tier.extents import STAT_BLOCK_BYTES
+from kvdriver import BLOCK_BYTES
+
 if TYPE_CHECKING:
     import os
 
@@ -16,8 +21,6 @@ CACHE_S = 60.0
 """How long the kernel may keep names and attributes: every change comes through this one kernel, and what the daemon
 takes away by itself answers ESTALE, on which the kernel looks the name up again."""
 ST_BLKSIZE = 65536
-STAT_BLOCK_BYTES = 512
-NS = 10**9
 TIME_NS_MIN, TIME_NS_MAX = -(1 << 63), (1 << 63) - 1
 """What the catalogue keeps: the years 1677 to 2262; times beyond become the nearest, as on any file system."""
 
@@ -52,6 +55,11 @@ def without_set_id(mode: int) -> int:
     return mode & ~stat.S_ISGID if mode & stat.S_IXGRP else mode
 
 
+def attr_timeout_s(mode: int) -> float:
+    """Return how long the kernel may keep attributes: opening with O_TRUNC clears set-id bits, and it does not look."""
+    return 0.0 if stat.S_ISREG(mode) and mode & (stat.S_ISUID | stat.S_ISGID) else CACHE_S
+
+
 def entry(inode: Inode, *, held_bytes: int, written: os.stat_result | None = None) -> pyfuse3.EntryAttributes:
     """Return an inode's attributes.
 
@@ -66,23 +74,21 @@ def entry(inode: Inode, *, held_bytes: int, written: os.stat_result | None = Non
     attributes.st_ino = inode.ino
     attributes.generation = 0
     attributes.entry_timeout = CACHE_S
-    # Opening with O_TRUNC clears set-id bits, and the kernel does not look.
-    attributes.attr_timeout = 0.0 if inode.is_file and inode.mode & (stat.S_ISUID | stat.S_ISGID) else CACHE_S
+    attributes.attr_timeout = attr_timeout_s(inode.mode)
     attributes.st_mode = inode.mode
     attributes.st_nlink = inode.nlink
     attributes.st_uid = inode.uid
     attributes.st_gid = inode.gid
     attributes.st_rdev = inode.rdev
     attributes.st_blksize = ST_BLKSIZE
+    attributes.st_blocks = held_bytes // STAT_BLOCK_BYTES
     attributes.st_atime_ns = inode.atime_ns
     if written is None:
         attributes.st_size = inode.size
-        attributes.st_blocks = held_bytes // STAT_BLOCK_BYTES
         attributes.st_mtime_ns = inode.mtime_ns
         attributes.st_ctime_ns = inode.ctime_ns
     else:
         attributes.st_size = written.st_size
-        attributes.st_blocks = written.st_blocks
         attributes.st_mtime_ns = written.st_mtime_ns
         attributes.st_ctime_ns = max(written.st_ctime_ns, inode.ctime_ns)
     return attributes
@@ -94,3 +100,16 @@ def negative() -> pyfuse3.EntryAttributes:
     attributes.st_ino = 0
     attributes.entry_timeout = CACHE_S
     return attributes
+
+
+def capacity(space: tuple[int, int], *, objects: int, objects_max: int) -> pyfuse3.StatvfsData:
+    """Return what all tiers together can hold, and what of that (blocks, of which in use) is free."""
+    blocks, used = space
+    data = pyfuse3.StatvfsData()
+    data.f_bsize = data.f_frsize = BLOCK_BYTES
+    data.f_blocks = blocks
+    data.f_bfree = data.f_bavail = max(0, blocks - used)
+    data.f_files = objects_max
+    data.f_ffree = data.f_favail = max(0, objects_max - objects)
+    data.f_namemax = NAME_BYTES_MAX
+    return data

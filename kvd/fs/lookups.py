@@ -15,9 +15,9 @@ class Lookups:
     def __contains__(self, ino: int) -> bool:
         return ino in self._counts
 
-    def add(self, ino: int) -> None:
-        """Count an answer with this inode's entry."""
-        self._counts[ino] = self._counts.get(ino, 0) + 1
+    def add(self, ino: int, count: int = 1) -> None:
+        """Count answers with this inode's entry."""
+        self._counts[ino] = self._counts.get(ino, 0) + count
 
     def forget(self, ino: int, count: int) -> bool:
         """Take references away; whether none is left."""

@@ -7,7 +7,6 @@ comes are names, attributes, opens and releases, and the split's questions (`KVD
 from __future__ import annotations
 
 import errno
-import itertools
 import os
 import stat
 import time
@@ -17,50 +16,51 @@ import pyfuse3
 import structlog
 import trio
 
-from kvd.catalog.names import NAME_BYTES_MAX, fail
+from kvd.catalog.names import BATCH, fail
 from kvd.fs import attributes
 from kvd.fs.guard import guarded
-from kvd.fs.lookups import Lookups
-from kvd.fs.split import ASK_GROW, TMPFILE_NAME, parse_ask
-from kvd.fs.virtual import FOLDER, FOLDER_INO, is_virtual
+from kvd.fs.handles import Handles
+from kvd.fs.split import ASK_GROW, TMPFILE_NAME, Opcode, parse_ask
+from kvd.fs.virtual import FOLDER_INO, is_virtual, refuse_virtual
 from kvd.fs.xattrs import Xattrs
-from kvdriver import BLOCK_BYTES, Tier
+from kvdriver import BLOCK_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from kvd.catalog.catalog import Catalog
     from kvd.catalog.records import Inode
+    from kvd.fs.hot import Hot
     from kvd.fs.virtual import Virtual
-    from kvd.tier.books import Books
+    from kvd.session.verbs import SessionVerbs
     from kvd.tier.objects import Objects
 
 log = structlog.get_logger(__name__)
 
 FIRST_COOKIE = 2
 """readdir cookies: 1 is ``.``, 2 is ``..``, then the catalogue's plus this."""
-LISTING_BATCH = 256
 
 
 class Operations(pyfuse3.Operations):
     """The request handlers."""
 
-    def __init__(self, catalog: Catalog, objects: Objects, books: Books, virtual: Virtual, *, objects_max: int) -> None:
+    def __init__(
+        self, catalog: Catalog, objects: Objects, sessions: SessionVerbs, virtual: Virtual, hot: Hot, objects_max: int
+    ) -> None:
         super().__init__()
         self._catalog = catalog
         self._names = catalog.names
+        self._namespaces = catalog.namespaces
         self._objects = objects
-        self._books = books
         self._virtual = virtual
         self._objects_max = objects_max
-        self._xattrs = Xattrs(catalog, objects)
-        self._lookups = Lookups()
-        self._handles: dict[int, tuple[int, bool]] = {}
-        self._contents: dict[int, bytes] = {}
-        self._numbers = itertools.count(1)
+        self._xattrs = Xattrs(catalog, objects, sessions)
+        self._hot = hot
+        self._lookups = hot.lookups
+        self._handles = Handles()
 
     def __repr__(self) -> str:
-        return f"<Operations {self._lookups!r} open={len(self._handles)}>"
+        return f"<Operations {self._hot!r} {self._handles!r}>"
 
     # -- finding -------------------------------------------------------------------------------------------------
 
@@ -68,14 +68,23 @@ class Operations(pyfuse3.Operations):
     async def lookup(self, parent_inode: int, name: bytes, ctx: pyfuse3.RequestContext) -> pyfuse3.EntryAttributes:
         """Find a name."""
         found = self._virtual.lookup(parent_inode, name)
-        if found is None and not is_virtual(parent_inode):
-            found = self._names.lookup(parent_inode, name)
-        return attributes.negative() if found is None else self._known(found)
+        if found is not None:
+            return self._known(found)
+        if is_virtual(parent_inode) or self._namespaces.is_dead(parent_inode):
+            return attributes.negative()
+        found = self._names.lookup(parent_inode, name)
+        if found is None:
+            self._hot.missed(parent_inode, name)
+            return attributes.negative()
+        self._hot.found(parent_inode, name)
+        return self._known(found)
 
     @guarded
     async def getattr(self, inode: int, ctx: pyfuse3.RequestContext) -> pyfuse3.EntryAttributes:
         """Return attributes."""
-        return self._entry(self._inode(inode))
+        found = self._inode(inode)
+        self._hot.known(inode)
+        return self._entry(found)
 
     async def forget(self, inode_list: Sequence[tuple[int, int]]) -> None:
         """Count the kernel's references down; delete what has neither name nor reference left."""
@@ -114,15 +123,8 @@ class Operations(pyfuse3.Operations):
     @guarded
     async def statfs(self, ctx: pyfuse3.RequestContext) -> pyfuse3.StatvfsData:
         """Return the real capacity: what both tiers can hold and what is free in them."""
-        tiers = [await self._books.tier(tier) for tier in (Tier.DDR, Tier.NVME)]
-        data = pyfuse3.StatvfsData()
-        data.f_bsize = data.f_frsize = BLOCK_BYTES
-        data.f_blocks = sum(tier.capacity_blocks for tier in tiers)
-        data.f_bfree = data.f_bavail = sum(tier.free_blocks for tier in tiers)
-        data.f_files = self._objects_max
-        data.f_ffree = data.f_favail = max(0, self._objects_max - len(self._objects.lives.sessions))
-        data.f_namemax = NAME_BYTES_MAX
-        return data
+        space = await self._objects.writing.space()
+        return attributes.capacity(space, objects=self._objects.lives.count, objects_max=self._objects_max)
 
     # -- directories ---------------------------------------------------------------------------------------------
 
@@ -134,28 +136,25 @@ class Operations(pyfuse3.Operations):
     @guarded
     async def readdir(self, fh: int, start_id: int, token: pyfuse3.ReaddirToken) -> None:
         """List a directory from a cookie on."""
-        folder = self._inode(fh)
-        for cookie, name in ((1, b"."), (FIRST_COOKIE, b"..")):
-            if start_id < cookie:
-                entry = self._entry(folder if cookie == 1 else self._inode(self._parent(fh)))
-                if not pyfuse3.readdir_reply(token, name, entry, cookie):
-                    return
+        self._hot.listed(fh)
+        parent = pyfuse3.ROOT_INODE if is_virtual(fh) else self._names.parent(fh)
+        for cookie, name, ino in ((1, b".", fh), (FIRST_COOKIE, b"..", parent)):
+            if start_id < cookie and not pyfuse3.readdir_reply(token, name, self._entry(self._inode(ino)), cookie):
+                return
         after = max(0, start_id - FIRST_COOKIE)
         while batch := self._listing(fh, after):
             for after, name, inode in batch:
                 if not pyfuse3.readdir_reply(token, name, self._entry(inode), after + FIRST_COOKIE):
                     return
                 self._lookups.add(inode.ino)
-            if len(batch) < LISTING_BATCH:
+            if len(batch) < BATCH:
                 return
-
-    def _parent(self, ino: int) -> int:
-        return pyfuse3.ROOT_INODE if is_virtual(ino) else self._names.parent(ino)
 
     def _listing(self, ino: int, after: int) -> list[tuple[int, bytes, Inode]]:
         if ino == FOLDER_INO:
             return [line for line in self._virtual.listing() if line[0] > after]
-        return [(e.cookie, e.name, e.inode) for e in self._names.listing(ino, after, LISTING_BATCH)]
+        found = [] if self._namespaces.is_dead(ino) else self._names.listing(ino, after, BATCH)
+        return [(e.cookie, e.name, e.inode) for e in found]
 
     @guarded
     async def releasedir(self, fh: int) -> None:
@@ -173,7 +172,9 @@ class Operations(pyfuse3.Operations):
         self, parent_inode: int, name: bytes, mode: int, ctx: pyfuse3.RequestContext
     ) -> pyfuse3.EntryAttributes:
         """Make a directory."""
-        return self._known(self._make(parent_inode, name, stat.S_IFDIR | stat.S_IMODE(mode), ctx))
+        made = self._make(parent_inode, name, stat.S_IFDIR | stat.S_IMODE(mode), ctx)
+        self._hot.made_folder(made.ino, parent_inode)
+        return self._known(made)
 
     @guarded
     async def symlink(
@@ -222,8 +223,8 @@ class Operations(pyfuse3.Operations):
         rdev: int = 0,
         target: bytes | None = None,
     ) -> Inode:
-        self._refuse_virtual(parent, name)
-        if stat.S_ISREG(mode) and len(self._objects.lives.sessions) >= self._objects_max:
+        self._refuse(parent, name)
+        if stat.S_ISREG(mode) and self._objects.lives.count >= self._objects_max:
             raise fail(errno.ENOSPC, name)
         with self._catalog.db.transaction():
             inode = self._names.make(
@@ -238,20 +239,23 @@ class Operations(pyfuse3.Operations):
         self, inode: int, new_parent_inode: int, new_name: bytes, ctx: pyfuse3.RequestContext
     ) -> pyfuse3.EntryAttributes:
         """Give a file another name."""
-        self._refuse_virtual(new_parent_inode, new_name)
-        self._refuse_virtual(inode, None)
+        self._refuse(new_parent_inode, new_name)
+        self._refuse(inode, None)
+        self._objects.check_link(inode, new_parent_inode)
         return self._known(self._names.link(inode, new_parent_inode, new_name, time.time_ns()))
 
     @guarded
     async def unlink(self, parent_inode: int, name: bytes, ctx: pyfuse3.RequestContext) -> None:
         """Remove a name."""
-        self._refuse_virtual(parent_inode, name)
-        await self._delete_if_unused(self._names.unlink(parent_inode, name, time.time_ns()).ino)
+        self._refuse(parent_inode, name)
+        unlinked = self._names.unlink(parent_inode, name, time.time_ns())
+        self._objects.admission.gone(parent_inode, name)
+        await self._delete_if_unused(unlinked.ino)
 
     @guarded
     async def rmdir(self, parent_inode: int, name: bytes, ctx: pyfuse3.RequestContext) -> None:
         """Remove an empty directory."""
-        self._refuse_virtual(parent_inode, name)
+        self._refuse(parent_inode, name)
         await self._delete_if_unused(self._names.rmdir(parent_inode, name, time.time_ns()).ino)
 
     @guarded
@@ -265,10 +269,12 @@ class Operations(pyfuse3.Operations):
         ctx: pyfuse3.RequestContext,
     ) -> None:
         """Rename, replacing what is there."""
-        self._refuse_virtual(parent_inode_old, name_old)
-        self._refuse_virtual(parent_inode_new, name_new)
+        self._refuse(parent_inode_old, name_old)
+        self._refuse(parent_inode_new, name_new)
+        self._namespaces.check_rename(parent_inode_old, name_old, parent_inode_new, name_new, flags)
         lost = self._names.rename(parent_inode_old, name_old, parent_inode_new, name_new, flags, time.time_ns())
         if lost is not None:
+            self._objects.admission.gone(parent_inode_new, name_new)
             await self._delete_if_unused(lost.ino)
 
     # -- attributes ----------------------------------------------------------------------------------------------
@@ -283,7 +289,7 @@ class Operations(pyfuse3.Operations):
         ctx: pyfuse3.RequestContext,
     ) -> pyfuse3.EntryAttributes:
         """Change attributes; the length of an object through its DDR file."""
-        self._refuse_virtual(inode, None)
+        self._refuse(inode, None)
         if fields.update_size:
             await self._objects.truncate(inode, attr.st_size)
         values = attributes.changes(attr, fields)
@@ -295,9 +301,10 @@ class Operations(pyfuse3.Operations):
     async def setxattr(self, inode: int, name: bytes, value: bytes, ctx: pyfuse3.RequestContext) -> None:
         """Set an extended attribute, or answer a question of the split."""
         if name == ASK_GROW:
-            await self._objects.grow(inode, parse_ask(value).need_bytes)
+            ask = parse_ask(value)
+            await self._objects.grow(inode, ask.need_bytes, gate=ask.opcode is Opcode.GATE)
             return
-        self._refuse_virtual(inode, None)
+        self._refuse(inode, None)
         await self._xattrs.set(self._inode(inode), name, value)
 
     @guarded
@@ -305,7 +312,7 @@ class Operations(pyfuse3.Operations):
         """Return an extended attribute."""
         if is_virtual(inode):
             raise fail(errno.ENODATA)
-        return self._xattrs.get(self._inode(inode), name)
+        return await self._xattrs.find(self._inode(inode), name)
 
     @guarded
     async def listxattr(self, inode: int, ctx: pyfuse3.RequestContext) -> Sequence[bytes]:
@@ -315,7 +322,7 @@ class Operations(pyfuse3.Operations):
     @guarded
     async def removexattr(self, inode: int, name: bytes, ctx: pyfuse3.RequestContext) -> None:
         """Remove an extended attribute."""
-        self._refuse_virtual(inode, None)
+        self._refuse(inode, None)
         await self._xattrs.remove(self._inode(inode), name)
 
     # -- files ---------------------------------------------------------------------------------------------------
@@ -328,7 +335,7 @@ class Operations(pyfuse3.Operations):
             if write:
                 raise fail(errno.EACCES)
             info = self._handle(inode, write=False)
-            self._contents[info.fh] = await self._virtual.content(inode)
+            self._handles.contents[info.fh] = await self._virtual.content(inode)
             return info
         truncate = bool(flags & os.O_TRUNC)
         if truncate and not write:
@@ -343,21 +350,18 @@ class Operations(pyfuse3.Operations):
         return self._handle(inode, write=write)
 
     def _handle(self, ino: int, *, write: bool) -> pyfuse3.FileInfo:
-        fh = next(self._numbers)
-        self._handles[fh] = (ino, write)
-        return pyfuse3.FileInfo(fh=fh)
+        return pyfuse3.FileInfo(fh=self._handles.add(ino, write=write), keep_cache=self._objects.keeps_cache(ino))
 
     @guarded
     async def read(self, fh: int, off: int, size: int) -> bytes:
         """Read a virtual file; objects are read without Python."""
-        return self._contents[fh][off : off + size]
+        return self._handles.contents[fh][off : off + size]
 
     @guarded
     async def release(self, fh: int) -> None:
         """Close a file: its last descriptor and its last mapping are gone."""
         ino, write = self._handles.pop(fh)
         if is_virtual(ino):
-            del self._contents[fh]
             return
         await self._objects.release(ino, write=write)
         await self._delete_if_unused(ino)
@@ -365,19 +369,14 @@ class Operations(pyfuse3.Operations):
     @guarded
     async def fsync(self, fh: int, datasync: bool) -> None:
         """Make a file durable on NVMe."""
-        ino, _ = self._handles[fh]
+        ino = self._handles.ino(fh)
         if not is_virtual(ino):
             await self._objects.fsync(ino)
 
     # -- pieces --------------------------------------------------------------------------------------------------
 
     def _inode(self, ino: int) -> Inode:
-        if is_virtual(ino):
-            inode = self._virtual.inode(ino)
-            if inode is None:
-                raise fail(errno.ENOENT)
-            return inode
-        return self._names.inode(ino)
+        return self._virtual.known(ino) if is_virtual(ino) else self._names.inode(ino)
 
     def _entry(self, inode: Inode) -> pyfuse3.EntryAttributes:
         if not inode.is_file or is_virtual(inode.ino):
@@ -394,6 +393,8 @@ class Operations(pyfuse3.Operations):
         self._lookups.add(inode.ino)
         return entry
 
-    def _refuse_virtual(self, ino: int, name: bytes | None) -> None:
-        if is_virtual(ino) or (ino == pyfuse3.ROOT_INODE and name == FOLDER):
-            raise fail(errno.EPERM, name)
+    def _refuse(self, ino: int, name: bytes | None) -> None:
+        """Refuse to change what is virtual, or to make or remove a name in what was invalidated."""
+        refuse_virtual(ino, name)
+        if name is not None:
+            self._namespaces.refuse_dead(ino)

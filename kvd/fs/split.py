@@ -20,8 +20,7 @@ files are left then are the daemon's to remove.
 
 While a request is in a handler: add the object before ``open`` or ``create`` returns; remove it when the last ``release``
 came, under a lock of the node that ``open`` takes too, as removing waits. The answer to ``ASK_GROW`` is ``object_limit`` before ``setxattr`` returns, or a ``FUSEError``; its writer may have been
-killed meanwhile and the object be gone (``object_limit`` raises ENOENT). Each ask costs a round trip: grant more than it
-needs.
+killed meanwhile and the object be gone (``object_limit`` raises ENOENT). Each ask costs a round trip: grant more.
 """
 
 from __future__ import annotations
@@ -30,7 +29,6 @@ import collections
 import contextlib
 import enum
 import errno
-import itertools
 import os
 import struct
 from dataclasses import dataclass
@@ -39,13 +37,15 @@ from typing import TYPE_CHECKING, Any, Final
 import trio
 
 from kvd.fs._split import ffi, lib
+from kvd.fs.hot_table import HotBounds, HotTable
+from kvd.fs.split_object import object_to_c
 from kvd.tier.plane import Mode
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Sequence
     from typing import Self
 
-    from kvd.tier.plane import PlaneObject, Sums
+    from kvd.tier.plane import PlaneObject
 
 ASK_GROW: Final = b"/kvd.grow"
 """Name of the xattr by which the split asks for more storage (KVD_ASK_GROW)."""
@@ -54,7 +54,8 @@ TMPFILE_NAME: Final = b"/kvd.tmpfile"
 
 _ASK: Final = struct.Struct("=QQQII")
 _EVENTS_AT_ONCE: Final = 64
-_CRC_BYTES: Final = 4
+_MS_PER_S: Final = 1000
+_READAHEAD_BYTES: Final = 8 << 20
 
 
 class Feature(enum.IntFlag):
@@ -78,6 +79,7 @@ class EventKind(enum.IntEnum):
     BAD_PAGE = 4
     IO_ERROR = 5
     REFUSED = 6
+    FREED = 7
 
 
 class Opcode(enum.IntEnum):
@@ -85,6 +87,8 @@ class Opcode(enum.IntEnum):
 
     WRITE = 16
     FALLOCATE = 43
+    GATE = 22
+    """GETXATTR: the kernel is about to write by itself."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,6 +99,8 @@ class Event:
     ----------
     node
         Of BAD_PAGE and IO_ERROR.
+    device
+        Number of the NVMe directory that an IO_ERROR is of, if one is to blame.
     value
         INIT: features; UNMOUNTED and IO_ERROR: errno; BAD_PAGE: the page; REFUSED: the kernel's minor version.
     """
@@ -102,6 +108,7 @@ class Event:
     kind: EventKind
     node: int
     value: int
+    device: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,7 +124,11 @@ class GrowAsk:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SplitStatistics:
-    """Counters since the start; *pending* and *objects* are of now."""
+    """Counters since the start.
+
+    Of now are *pending*, *objects*, *waiting* (reads that wait for a promotion), *cold_reading* (reads from NVMe), *cold_given_up*
+    (those that a drive keeps though nobody waits for them any more) and what comes from *hot_inodes* on.
+    """
 
     requests: int
     forwarded: int
@@ -131,6 +142,21 @@ class SplitStatistics:
     errors: int
     pending: int
     objects: int
+    waiting: int
+    waited: int
+    cold_reading: int
+    cold_given_up: int
+    hot_lookups: int
+    hot_negatives: int
+    hot_getattrs: int
+    hot_opens: int
+    hot_releases: int
+    hot_readdirs: int
+    hot_inodes: int
+    hot_names: int
+    hot_folders: int
+    hot_shared: int
+    hot_leases: int
 
 
 def parse_ask(value: bytes) -> GrowAsk:
@@ -147,43 +173,6 @@ def _check(result: int, what: str) -> int:
     return result
 
 
-def _sums_to_c(sums: Sums) -> tuple[Any, list[Any]]:
-    """Return a ``struct kvd_split_sums *`` and what it points to."""
-    pages = sum(count for _, count in sums.runs)
-    if pages * _CRC_BYTES != len(sums.crc):
-        raise ValueError(f"runs of {pages} pages have {len(sums.crc) // _CRC_BYTES} sums")
-    c_runs = ffi.new("uint64_t[]", list(itertools.chain.from_iterable(sums.runs)))
-    c_crc = ffi.from_buffer("uint32_t[]", sums.crc)
-    c_sums = ffi.new(
-        "struct kvd_split_sums *",
-        {"page_bytes": sums.page_bytes, "n_runs": len(sums.runs), "runs": c_runs, "crc": c_crc},
-    )
-    return c_sums, [c_runs, c_crc]
-
-
-def _object_to_c(item: PlaneObject) -> tuple[Any, list[Any]]:
-    """Return a ``struct kvd_split_object *`` and what has to outlive its use."""
-    sums: Any = ffi.NULL
-    alive: list[Any] = []
-    if item.sums is not None:
-        sums, alive = _sums_to_c(item.sums)
-        alive.append(sums)
-    c_object = ffi.new(
-        "struct kvd_split_object *",
-        {
-            "node": item.node,
-            "mode": item.mode,
-            "fd": item.fd,
-            "backing_id": item.backing_id,
-            "writable": item.writable,
-            "limit_bytes": item.limit_bytes,
-            "size_max_bytes": item.size_max_bytes,
-            "sums": sums,
-        },
-    )
-    return c_object, alive
-
-
 class Split:
     """A running split. Every method raises `OSError` with the errno of what failed.
 
@@ -195,20 +184,24 @@ class Split:
         self._fuse_fd = fuse_fd
         self._peer_fd = peer_fd
         self._modes: dict[int, Mode] = {}
+        self.hot = HotTable(self._live)
+        """What is answered without Python."""
 
     @classmethod
     @contextlib.asynccontextmanager
-    async def open(
+    async def open(  # noqa: PLR0913
         cls,
         *,
         fuse_fd: int,
         peer_fd: int,
         readers: int = 2,
         io_bytes_max: int = 1 << 20,
-        readahead_bytes: int = 8 << 20,
         background: int = 64,
         pending_max: int = 4096,
+        read_wait_s: float = 30.0,
+        device_wait_s: float = 30.0,
         features: Feature = ALL_FEATURES,
+        hot: HotBounds | None = None,
     ) -> AsyncIterator[Split]:
         """Start a split, and stop it at the end: requests in the peer's hands are answered ENOTCONN.
 
@@ -218,7 +211,14 @@ class Split:
             Not owned. *fuse_fd* becomes non-blocking.
         readers
             Threads that serve the kernel.
+        read_wait_s
+            What a read waits for the pages of an object that is being promoted, or for its turn with a drive, before it is EIO.
+        device_wait_s
+            What a drive may take for one read.
+        hot
+            Bounds of the hot table; without them there is none.
         """
+        bounds = hot or HotBounds(inodes_max=0, names_max=0, absent_ms=0)
         config = ffi.new(
             "struct kvd_split_config *",
             {
@@ -226,10 +226,15 @@ class Split:
                 "peer_fd": peer_fd,
                 "readers": readers,
                 "io_bytes_max": io_bytes_max,
-                "readahead_bytes": readahead_bytes,
+                "readahead_bytes": _READAHEAD_BYTES,
                 "background": background,
                 "pending_max": pending_max,
                 "features": features,
+                "read_wait_ms": max(1, round(read_wait_s * _MS_PER_S)),
+                "device_wait_ms": max(1, round(device_wait_s * _MS_PER_S)),
+                "hot_inodes_max": bounds.inodes_max,
+                "hot_names_max": bounds.names_max,
+                "hot_absent_ms": bounds.absent_ms,
             },
         )
         out = ffi.new("kvd_split **")
@@ -279,13 +284,13 @@ class Split:
 
     def object_add(self, item: PlaneObject) -> None:
         """Serve a node from a file. EEXIST: it has one; EBADMSG: the file is shorter than its sums say."""
-        c_object, _alive = _object_to_c(item)
+        c_object, _alive = object_to_c(item)
         _check(lib.kvd_split_object_add(self._live(), c_object), f"object {item.node} add")
         self._modes[item.node] = item.mode
 
     async def object_switch(self, item: PlaneObject) -> None:
         """Exchange the file behind a DIRECT or CACHED object, once I/O on the old one has ended."""
-        c_object, _alive = _object_to_c(item)
+        c_object, _alive = object_to_c(item)
         result = await trio.to_thread.run_sync(lib.kvd_split_object_switch, self._live(), c_object)
         _check(result, f"object {item.node} switch")
 
@@ -293,26 +298,47 @@ class Split:
         """Let a file hold *limit_bytes* of storage."""
         _check(lib.kvd_split_object_limit(self._live(), node, limit_bytes), f"object {node} limit")
 
+    def device_usable(self, device: int, *, usable: bool) -> None:
+        """Let READs of cold objects ask a drive, or answer them EIO at once; nothing is to be told after the close."""
+        if self._pointer is not None:
+            _check(lib.kvd_split_device(self._pointer, device, usable), f"device {device}")
+
     async def object_remove(self, node: int) -> None:
-        """Forget the object of a node, once I/O on it has ended."""
-        if self._modes.pop(node, None) is Mode.PASSTHROUGH:
+        """Forget the object of a node, once I/O on it has ended; READs that a drive keeps are answered EIO. EBUSY: the hot table has leases on it."""
+        mode = self._modes.pop(node, None)
+        if mode is Mode.PASSTHROUGH:
             # The kernel does its I/O: there is nothing to wait for, and no thread is spent on each release.
             result = lib.kvd_split_object_remove(self._live(), node)
             await trio.lowlevel.checkpoint()
         else:
             result = await trio.to_thread.run_sync(lib.kvd_split_object_remove, self._live(), node)
+        if result == -errno.EBUSY and mode is not None:
+            self._modes[node] = mode
         _check(result, f"object {node} remove")
 
     async def invalidate(self, node: int) -> None:
         """Make the kernel forget data and attributes of a node. Never from within a handler for that node."""
         _check(await trio.to_thread.run_sync(lib.kvd_split_invalidate, self._live(), node), f"invalidate {node}")
 
+    def forget_soon(self, parent: int, name: bytes) -> None:
+        """Make the kernel forget a name, in the background. ENOBUFS: too many such words wait to be said."""
+        _check(lib.kvd_split_forget(self._live(), parent, name, len(name), 0), f"forget a name in {parent}")
+
+    async def forget_now(self, names: Sequence[tuple[int, bytes]]) -> None:
+        """Make the kernel forget names, given with their directories. Never from within a handler: it may wait for those."""
+        await trio.to_thread.run_sync(_forget, self._live(), names)
+
+    def forget_all(self) -> bool:
+        """Make the kernel look up every name again; False if it can't (before Linux 6.16)."""
+        done = lib.kvd_split_forget_all(self._live())  # waits for nothing
+        return done != -errno.EINVAL and _check(done, "forget all names") == 0
+
     def pending_events(self) -> list[Event]:
         """Return what happened since the last call."""
         out = ffi.new("struct kvd_split_event[]", _EVENTS_AT_ONCE)
         events: list[Event] = []
         while count := lib.kvd_split_events(self._live(), out, _EVENTS_AT_ONCE):
-            events += [Event(kind=EventKind(e.kind), node=e.node, value=e.value) for e in out[0:count]]
+            events += [_event(each) for each in out[0:count]]
         return events
 
     def events(self) -> SplitEvents:
@@ -331,6 +357,16 @@ class Split:
             return f"<Split {where} closed>"
         stats = self.statistics()
         return f"<Split {where} {self.features!r} objects={stats.objects} pending={stats.pending}>"
+
+
+def _event(c_event: Any) -> Event:
+    device = c_event.device - 1 if c_event.device else None
+    return Event(kind=EventKind(c_event.kind), node=c_event.node, value=c_event.value, device=device)
+
+
+def _forget(pointer: Any, names: Sequence[tuple[int, bytes]]) -> None:
+    for parent, name in names:
+        _check(lib.kvd_split_forget(pointer, parent, name, len(name), 1), "forget a name")
 
 
 class SplitEvents:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import stat
@@ -9,6 +10,7 @@ import time
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
+from kvd.catalog.names import fail
 from kvd.catalog.records import Inode
 from kvd.catalog.schema import ROOT_INO
 
@@ -27,6 +29,12 @@ FILES = (b"stats", b"sessions", b"version")
 def is_virtual(ino: int) -> bool:
     """Whether an inode belongs to `.kvd/`."""
     return ino >= FOLDER_INO
+
+
+def refuse_virtual(ino: int, name: bytes | None) -> None:
+    """Raise EPERM for what nobody can change: an inode of the folder, the folder's name at the root."""
+    if is_virtual(ino) or (ino == ROOT_INO and name == FOLDER):
+        raise fail(errno.EPERM, name)
 
 
 class Virtual:
@@ -72,6 +80,13 @@ class Virtual:
             rdev=0,
             target=None,
         )
+
+    def known(self, ino: int) -> Inode:
+        """Return a virtual inode; ENOENT if there is none of that number."""
+        inode = self.inode(ino)
+        if inode is None:
+            raise fail(errno.ENOENT, ino)
+        return inode
 
     def lookup(self, parent: int, name: bytes) -> Inode | None:
         """Return what `name` is, if it is virtual."""

@@ -1,1 +1,1 @@
-"""Pure policies: what to demote, what to reserve."""
+"""Pure policies: what to demote, what to reserve, what to let go, what belongs together."""

@@ -8,20 +8,24 @@ later. What it waits for is bounded: a card that does not answer in time is give
 from __future__ import annotations
 
 import errno
-import functools
 import os
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import structlog
 import trio
 
+from kvd.tier.beside import Beside
+from kvd.tier.dealing import alone
 from kvd.tier.extents import total_blocks
 from kvd.tier.live import COPY_SLOTS, LIVE_SLOT
 from kvdriver import (
+    Creates,
     EngineError,
     Lease,
     Map,
     MapRun,
+    Maps,
     QuerySession,
     QueryTier,
     Remap,
@@ -36,38 +40,16 @@ from kvdriver import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Sequence
 
+    from kvd.tier.found import Found
     from kvd.tier.live import Live
+    from kvd.tier.spares import Spares
     from kvdriver import Command, Device
 
 log = structlog.get_logger(__name__)
 
-P = ParamSpec("P")
-T = TypeVar("T")
-
 _FULL = (Status.NO_SPACE, Status.NO_TABLE)
-
-
-def _alone(
-    dealing: Callable[Concatenate[Books, P], Coroutine[Any, Any, T]],
-) -> Callable[Concatenate[Books, P], Coroutine[Any, Any, T]]:
-    """Let a dealing run while no other does, to its end."""
-
-    @functools.wraps(dealing)
-    async def call(books: Books, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        with trio.CancelScope(shield=True):
-            try:
-                books.lock.acquire_nowait()
-            except trio.WouldBlock:
-                await books.lock.acquire()
-            try:
-                result = await dealing(books, *args, **kwargs)
-            finally:
-                books.lock.release()
-        return result
-
-    return call
 
 
 class Books:
@@ -77,11 +59,14 @@ class Books:
         self._device = device
         self.lock = trio.Lock()
         self.page_bytes = device.capabilities.page_bytes
+        self.beside = Beside()
+        self.unadopted_blocks = 0  # what NVMe holds of objects that the engine does not know yet (`kvd.tier.index`)
+        self.spares: Spares | None = None  # give way to what is reserved here
 
     def __repr__(self) -> str:
         return f"<Books on {self._device!r}>"
 
-    @_alone
+    @alone
     async def tier(self, tier: Tier) -> TierInfo:
         """Return a tier's books."""
         return await self._tier(tier)
@@ -89,9 +74,20 @@ class Books:
     async def _tier(self, tier: Tier) -> TierInfo:
         info = (await self._device.run(QueryTier(tier=tier))).tier
         assert info is not None
+        if tier is Tier.NVME and self.unadopted_blocks:
+            return replace(
+                info,
+                capacity_blocks=info.capacity_blocks + self.unadopted_blocks,
+                used_blocks=info.used_blocks + self.unadopted_blocks,
+            )
         return info
 
-    @_alone
+    async def _resize(self, tier: Tier, blocks: int) -> None:
+        if tier is Tier.NVME:
+            blocks = max(0, blocks - self.unadopted_blocks)
+        await self._device.run(Resize(tier=tier, blocks=blocks))
+
+    @alone
     async def keep_budget(self, budget_blocks: int) -> TierInfo:
         """Bring DDR's capacity back from the burst reserve as far as what it holds allows; return its books before."""
         info = await self._tier(Tier.DDR)
@@ -100,17 +96,17 @@ class Books:
             await self._device.run(Resize(tier=Tier.DDR, blocks=max(budget_blocks, held)))
         return info
 
-    @_alone
+    @alone
     async def resize(self, tier: Tier, blocks: int) -> None:
         """Set a tier's capacity."""
-        await self._device.run(Resize(tier=tier, blocks=blocks))
+        await self._resize(tier, blocks)
 
-    @_alone
+    @alone
     async def session(self, ino: int) -> int:
         """Make an object's session context."""
         return (await self._device.run(SessionCreate(key=ino))).value
 
-    @_alone
+    @alone
     async def destroy(self, session: int) -> None:
         """Free an object's session context and all its frames; a repair of the tables may have given it up already."""
         try:
@@ -118,15 +114,16 @@ class Books:
         except EngineError as error:
             if error.status is not Status.NO_SESSION:
                 raise
+        self.beside.drop(session)
 
-    @_alone
+    @alone
     async def lease(self, live: Live, delta: int) -> None:
         """Note that an object is in use (+1) or no longer (-1)."""
         await self._device.run(Lease(session=live.session, delta=delta))
 
     # -- DDR -----------------------------------------------------------------------------------------------------
 
-    @_alone
+    @alone
     async def reserve(self, live: Live, blocks: int) -> bool:
         """Set an object's reservation in DDR; False, and no change, if the tier can't give it."""
         return await self._reserve(live, blocks)
@@ -139,9 +136,11 @@ class Books:
                 raise
             return False
         live.reserved_blocks = blocks
+        if self.spares is not None and self.spares.kept:
+            await self.spares.fit((await self._tier(Tier.DDR)).held_blocks)
         return True
 
-    @_alone
+    @alone
     async def settle(self, live: Live, charges: tuple[MapRun, ...]) -> None:
         """Map what an object really holds in DDR and give the rest of its reservation back.
 
@@ -174,17 +173,30 @@ class Books:
             return error.status
         return None
 
-    @_alone
+    @alone
     async def drop(self, live: Live) -> None:
         """Free the frames of the live pages and of the copy."""
         for slot in (LIVE_SLOT, live.copy_slot):
             await self._device.run(Unmap(session=live.session, slot=slot))
         live.mapped_blocks = 0
+        self.beside.put(live.session, live.copy_slot, 0)
 
-    @_alone
+    @alone
     async def to_ddr(self, live: Live) -> None:
         """Move the live pages to DDR, out of the reservation; the NVMe frames stay as the copy's."""
         await self._remap(live, Tier.DDR, keep=True, reserved=True)
+        self.beside.put(live.session, live.copy_slot, live.mapped_blocks)
+        live.tier = Tier.DDR
+
+    @alone
+    async def unfold(self, live: Live, charges: tuple[MapRun, ...], copy: tuple[MapRun, ...]) -> None:
+        """Move an object to DDR, out of the reservation, where it has other pages than its stored file, whose are `copy`."""
+        await self._device.run(Unmap(session=live.session, slot=LIVE_SLOT))
+        for slot, tier, runs in ((live.copy_slot, Tier.NVME, copy), (LIVE_SLOT, Tier.DDR, charges)):
+            if runs:
+                await self._place(Map(session=live.session, slot=slot, tier=tier, runs=runs, reserved=tier is Tier.DDR))
+        self.beside.put(live.session, live.copy_slot, total_blocks(copy))
+        live.mapped_blocks = total_blocks(charges)
         live.tier = Tier.DDR
 
     async def _remap(self, live: Live, tier: Tier, **how: bool) -> int:
@@ -192,7 +204,7 @@ class Books:
 
         Returns how many pages were moved.
         """
-        leases = int(live.opens > 0)
+        leases = int(live.attached)
         if leases:
             await self._device.run(Lease(session=live.session, delta=-1))
         try:
@@ -204,9 +216,9 @@ class Books:
 
     # -- NVMe ----------------------------------------------------------------------------------------------------
 
-    @_alone
+    @alone
     async def copy_map(self, live: Live, charges: tuple[MapRun, ...]) -> None:
-        """Allocate frames for a new copy; ENOSPC if the tier is full."""
+        """Allocate frames for a new copy, or for more of it; ENOSPC if the tier is full."""
         if not charges:
             return
         try:
@@ -215,19 +227,22 @@ class Books:
             if error.status not in _FULL:
                 raise
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "nvme tier") from error
+        self.beside.add(live.session, live.next_slot, total_blocks(charges))
 
-    @_alone
+    @alone
     async def copy_abort(self, live: Live) -> None:
         """Free the frames of a copy that did not come to be."""
         await self._device.run(Unmap(session=live.session, slot=live.next_slot))
+        self.beside.put(live.session, live.next_slot, 0)
 
-    @_alone
+    @alone
     async def copy_commit(self, live: Live) -> None:
         """Make the new copy's frames the copy's; free the old ones."""
         await self._device.run(Unmap(session=live.session, slot=live.copy_slot))
+        self.beside.put(live.session, live.copy_slot, 0)
         live.copy_slot = live.next_slot
 
-    @_alone
+    @alone
     async def to_nvme(self, live: Live, charges: tuple[MapRun, ...]) -> None:
         """Move the live pages to the frames of the copy; the DDR frames are free.
 
@@ -247,18 +262,66 @@ class Books:
             for command, completion in zip(batch, await self._device.submit(batch), strict=True):
                 if completion.status is not Status.OK:
                     raise EngineError(completion.status, command)
+        self.beside.put(live.session, live.copy_slot, 0)
         live.tier = Tier.NVME
         live.mapped_blocks = total_blocks(charges)
 
-    @_alone
-    async def adopt(self, session: int, slot: int, tier: Tier, charges: tuple[MapRun, ...]) -> None:
-        """Map what was found at start."""
-        if charges:
-            await self._device.run(Map(session=session, slot=slot, tier=tier, runs=charges))
+    # -- what is found at start ----------------------------------------------------------------------------------
+
+    @alone
+    async def adopt(self, found: Sequence[Found], *, of_unadopted: bool = False) -> list[int]:
+        """Give objects their sessions, and map what they hold, by a few batches for all; return the sessions.
+
+        Parameters
+        ----------
+        found
+            Some hundred objects: their commands are one batch, and nobody else is served meanwhile.
+        of_unadopted
+            What they hold is in `unadopted_blocks` until then.
+
+        Raises
+        ------
+        OSError
+            ENOSPC if the engine's tables have no room for all of them; then it has none of them.
+        """
+        if of_unadopted:
+            info = await self._tier(Tier.NVME)
+            held = sum([count * blocks for each in found for _, count, blocks in each.charges])
+            self.unadopted_blocks -= held
+            await self._resize(Tier.NVME, info.capacity_blocks)
+        made = await self._device.submit(Creates([each.ino for each in found]))
+        sessions = [each.value for each in made if each.status is Status.OK]
+        try:
+            if len(sessions) < len(found):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "engine sessions")  # noqa: TRY301 (undone below)
+            pairs = list(zip(sessions, found, strict=True))
+            for tier in (Tier.DDR, Tier.NVME):
+                places = [(one, each.charges) for one, each in pairs if each.tier is tier and each.charges]
+                await self._map_all(Maps(LIVE_SLOT, tier, places))
+            copies = [(one, each.copy) for one, each in pairs if each.copy]
+            await self._map_all(Maps(COPY_SLOTS[0], Tier.NVME, copies))
+            for session, charges in copies:
+                self.beside.put(session, COPY_SLOTS[0], sum([count * blocks for _, count, blocks in charges]))
+        except BaseException:
+            for session in sessions:
+                await self._device.run(SessionDestroy(session=session))
+                self.beside.drop(session)
+            if of_unadopted:
+                self.unadopted_blocks += held
+            raise
+        return sessions
+
+    async def _map_all(self, maps: Maps) -> None:
+        """Map what is there, also beyond the tier's capacity."""
+        for number, completion in enumerate(await self._device.submit(maps) if maps else ()):
+            if completion.status is not Status.OK:
+                place = maps[number]
+                assert isinstance(place, Map)
+                await self._place(place)
 
     # -- after a loss --------------------------------------------------------------------------------------------
 
-    @_alone
+    @alone
     async def remake(self, live: Live, charges: tuple[MapRun, ...], copy: tuple[MapRun, ...]) -> int | None:
         """Make all that the engine knows of an object anew, whatever it knows now; nobody works on the object meanwhile.
 
@@ -282,9 +345,10 @@ class Books:
         may_hold = live.mapped_blocks + live.reserved_blocks
         info = (await self._device.run(QuerySession(session=live.session))).session
         assert info is not None
-        await self._device.run(Lease(session=live.session, delta=int(live.opens > 0) - info.leases))
+        await self._device.run(Lease(session=live.session, delta=int(live.attached) - info.leases))
         for slot in (LIVE_SLOT, *COPY_SLOTS):
             await self._device.run(Unmap(session=live.session, slot=slot))
+        self.beside.drop(live.session)
         live.mapped_blocks = 0
         await self._reserve(live, 0)
         if charges:
@@ -292,7 +356,8 @@ class Books:
         live.mapped_blocks = total_blocks(charges)
         if copy:
             await self._place(Map(session=live.session, slot=live.copy_slot, tier=Tier.NVME, runs=copy))
-        if live.tier is Tier.DDR and live.opens:
+            self.beside.put(live.session, live.copy_slot, total_blocks(copy))
+        if (live.tier is Tier.DDR and live.attached) or live.streaming is not None:
             await self._reserve(live, max(0, may_hold - live.mapped_blocks))
         return taken
 
@@ -322,13 +387,14 @@ class Books:
         if info.leases:
             await self._device.run(Lease(session=session, delta=-info.leases))
         await self._device.run(SessionDestroy(session=session))
+        self.beside.drop(session)
 
     async def _place(self, place: Map) -> None:
         """Map what is there, also beyond the tier's capacity."""
         if await self._refused(place) is None:
             return
         info = await self._tier(place.tier)
-        blocks = info.used_blocks + info.reserved_blocks + total_blocks(place.runs)
-        await self._device.run(Resize(tier=place.tier, blocks=blocks))
+        held = info.used_blocks + info.reserved_blocks + total_blocks(place.runs)
+        await self._resize(place.tier, max(info.capacity_blocks, held))
         if await self._refused(place) is not None:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), f"{place.tier.name.lower()} tier")

@@ -10,9 +10,9 @@ import trio
 
 from kvd.errors import ConfigError
 from kvd.tier import marker
-from kvd.tier.extents import data_extents, ddr_charges, total_blocks
-from kvd.tier.mover import punch
-from kvdriver import BLOCK_BYTES
+from kvd.tier.extents import data_extents, ddr_charges, held_blocks, held_bytes, total_blocks
+from kvd.tier.spares import SLOW_BYTES, Spares
+from kvd.tier.storage import punch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -23,15 +23,9 @@ if TYPE_CHECKING:
 KEY = "[ddr] path"
 MARKER = "kvd-ddr.json"
 MAGIC = "kvd-ddr"
-STAT_BLOCK_BYTES = 512
+WARM_NAME = "kvd-warm"
+"""A file that takes memory to touch it (`kvd.tier.warming`); a killed daemon may leave it."""
 _NAME = re.compile(r"^[0-9a-f]+$")
-SLOW_REMOVE_BYTES = 64 << 20
-"""Freeing more than this takes long enough to leave the trio thread for it (some 10 GB/s)."""
-
-
-def held_blocks(fd: int) -> int:
-    """Return the 4 KiB blocks that a tmpfs file holds, data or not."""
-    return os.fstat(fd).st_blocks * STAT_BLOCK_BYTES // BLOCK_BYTES
 
 
 class DdrStore:
@@ -50,6 +44,10 @@ class DdrStore:
 
     def __init__(self, path: Path, *, uuid: str, claim: bool = True) -> None:
         self.path = path
+        self.spares = Spares(path)
+        if claim:
+            (path / WARM_NAME).unlink(missing_ok=True)
+            self.spares.clear()
         if not self.belongs(path, uuid=uuid) and claim:
             marker.write(path / MARKER, KEY, marker.make(MAGIC, uuid=uuid))
 
@@ -67,6 +65,11 @@ class DdrStore:
     def __repr__(self) -> str:
         return f"<DdrStore {self.path}>"
 
+    def free_bytes(self) -> int:
+        """Return what its file system has left."""
+        found = os.statvfs(self.path)
+        return found.f_bavail * found.f_frsize
+
     def file(self, ino: int) -> Path:
         """Return the path of an object's file."""
         return self.path / f"{ino:x}"
@@ -79,14 +82,22 @@ class DdrStore:
         """Open an object's file for reading and writing."""
         return os.open(self.file(ino), os.O_RDWR | os.O_CLOEXEC)
 
-    async def remove(self, ino: int) -> None:
-        """Remove an object's file if it is there."""
+    async def remove(self, ino: int, *, used: bool = True) -> None:
+        """Remove an object's file if it is there.
+
+        Parameters
+        ----------
+        used
+            It may be open yet, or not be sealed; otherwise its memory may be kept for others (`spares`).
+        """
         path = self.file(ino)
         try:
-            held_bytes = path.stat().st_blocks * STAT_BLOCK_BYTES
+            held = held_bytes(path.stat())
         except FileNotFoundError:
             return
-        if held_bytes > SLOW_REMOVE_BYTES:
+        if not used and await self.spares.keep(path):
+            return
+        if held > SLOW_BYTES:
             await trio.to_thread.run_sync(path.unlink)
         else:
             path.unlink()

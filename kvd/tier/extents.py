@@ -4,8 +4,28 @@ from __future__ import annotations
 
 import errno
 import os
+from typing import TYPE_CHECKING
 
 from kvdriver import BLOCK_BYTES, MapRun
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from kvdriver.bulk import Charge
+
+
+STAT_BLOCK_BYTES = 512
+"""The unit of `st_blocks`, whatever the file system."""
+
+
+def held_bytes(info: os.stat_result) -> int:
+    """Return the storage that a file holds, data or not."""
+    return info.st_blocks * STAT_BLOCK_BYTES
+
+
+def held_blocks(fd: int) -> int:
+    """Return the same in 4 KiB blocks."""
+    return held_bytes(os.fstat(fd)) // BLOCK_BYTES
 
 
 def data_extents(fd: int, size: int) -> list[tuple[int, int]]:
@@ -74,16 +94,23 @@ def ddr_charges(extents: list[tuple[int, int]], page_bytes: int) -> tuple[MapRun
 
 def copy_charges(runs: tuple[tuple[int, int], ...], size: int, page_bytes: int) -> tuple[MapRun, ...]:
     """Return the charge of a copy on NVMe: whole pages, the object's last page as far as it goes."""
+    return tuple(
+        MapRun(first_page=first, count=count, blocks=blocks) for first, count, blocks in charged(runs, size, page_bytes)
+    )
+
+
+def charged(runs: Iterable[tuple[int, int]], size: int, page_bytes: int) -> list[Charge]:
+    """Return what `copy_charges` does, as `kvdriver.Maps` takes it."""
     page_blocks = page_bytes // BLOCK_BYTES
     last_page, tail_bytes = divmod(size, page_bytes)
-    charges: list[MapRun] = []
+    charges: list[Charge] = []
     for first, count in runs:
         short = tail_bytes > 0 and first + count == last_page + 1
         if count - short:
-            charges.append(MapRun(first_page=first, count=count - short, blocks=page_blocks))
+            charges.append((first, count - short, page_blocks))
         if short:
-            charges.append(MapRun(first_page=last_page, count=1, blocks=-(-tail_bytes // BLOCK_BYTES)))
-    return tuple(charges)
+            charges.append((last_page, 1, -(-tail_bytes // BLOCK_BYTES)))
+    return charges
 
 
 def total_blocks(charges: tuple[MapRun, ...]) -> int:

@@ -103,6 +103,18 @@ class Mending:
                     self.counts.mended += 1
         return taken
 
+    async def remake(self, live: Live) -> int | None:
+        """Make the books of an object anew, whose lock the caller holds; return the session that had its place.
+
+        Raises
+        ------
+        EngineError, OSError
+            If that can't be done.
+        """
+        taken = await self._remake(live)
+        self.counts.mended += 1
+        return taken
+
     async def _remake(self, live: Live) -> int | None:
         copy: tuple[MapRun, ...] = ()
         if live.copy is not None:

@@ -10,115 +10,91 @@ from __future__ import annotations
 import errno
 import os
 import time
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import structlog
 import trio
 
-from kvd.catalog.records import Copy
-from kvd.errors import DamagedError, VanishedError
-from kvd.tier.extents import copy_charges, data_extents, page_runs, total_blocks
-from kvd.tier.mover import ChecksumError, MoveResult
-from kvdriver import Tier
+from kvd.errors import DamagedError, OfflineError, VanishedError
+from kvd.format.errors import StoredFileError
+from kvd.tier.directory import DirectoryOfflineError
+from kvd.tier.extents import copy_charges
+from kvd.tier.mover import ChecksumError
+from kvd.tier.storing import MoveCounts, Storing, used_ns
+from kvdriver import BLOCK_BYTES, Tier
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from kvd.catalog.catalog import Catalog
+    from kvd.catalog.records import Copy
+    from kvd.errors import KvdError
     from kvd.tier.books import Books
+    from kvd.tier.copyfiles import CopyFiles
     from kvd.tier.ddr import DdrStore
+    from kvd.tier.describer import Describer
     from kvd.tier.live import Live
     from kvd.tier.mover import Mover
     from kvd.tier.nvme import NvmeStore
+    from kvd.tier.stream import Stream
 
 log = structlog.get_logger(__name__)
-
-
-@dataclass(slots=True)
-class MoveCounts:
-    """Bytes moved since start, and what could not be."""
-
-    promoted_bytes: int = 0
-    demoted_bytes: int = 0
-    refused_blocks: int = 0
-    """What the last copy needed that NVMe had no room for; 0 since one as large was made."""
 
 
 class Moves:
     """Promotion, demotion and copying of objects."""
 
-    def __init__(self, catalog: Catalog, books: Books, ddr: DdrStore, nvme: NvmeStore, mover: Mover) -> None:
+    def __init__(
+        self, catalog: Catalog, books: Books, ddr: DdrStore, nvme: NvmeStore, mover: Mover, describer: Describer
+    ) -> None:
         self._catalog = catalog
         self._books = books
         self._ddr = ddr
         self._nvme = nvme
         self._mover = mover
         self.counts = MoveCounts()
+        self._storing = Storing(catalog, books, nvme, mover, describer, self.counts)
+        self.on_damage: Callable[[int], object] = lambda _ino: None
+        """Hears of each object that was quarantined, when that is recorded."""
 
     async def copy_out(self, live: Live) -> None:
-        """Make an object's DDR bytes durable on NVMe; it stays in DDR.
+        """Make an object's DDR bytes durable on NVMe; it stays in DDR, so the copy is of exactly these bytes.
 
         Raises
         ------
         OSError
             ENOSPC if the tier is full, otherwise what the device said; the older copy is untouched.
         """
+        await self._copy(live, leaves=False)
+
+    async def _copy(self, live: Live, *, leaves: bool) -> None:
+        """Make a copy; of an object that `leaves` DDR it may be in a lossy format, and with it the object is cold."""
         fd = live.ddr_fd if live.ddr_fd >= 0 else self._ddr.open(live.ino)
         try:
-            info = os.fstat(fd)
-            runs = page_runs(data_extents(fd, info.st_size), self._books.page_bytes)
-            charges = copy_charges(runs, info.st_size, self._books.page_bytes)
-            try:
-                await self._books.copy_map(live, charges)
-            except OSError:
-                self.counts.refused_blocks = total_blocks(charges)
-                raise
-            gen = live.gen + 1
-            new = None
-            try:
-                new = await self._nvme.create(live.ino, gen)
-                result, sums = await self._mover.demote(
-                    src_fd=fd,
-                    dst_fd=new.fd,
-                    dir_fd=new.dir_fd,
-                    size_bytes=info.st_size,
-                    runs=runs,
-                    direct=self._nvme.direct[new.dir_index],
-                )
-                copy = Copy(
-                    ino=live.ino,
-                    gen=gen,
-                    dir_index=new.dir_index,
-                    size=info.st_size,
-                    mtime_ns=info.st_mtime_ns if not live.sealed else self._catalog.names.inode(live.ino).mtime_ns,
-                    current=live.sealed,
-                    runs=runs,
-                )
-                self._catalog.placements.put_copy(copy, sums)
-            except BaseException:
-                with trio.CancelScope(shield=True):
-                    await self._books.copy_abort(live)
-                    if new is not None:
-                        await self._nvme.remove_file(new.path)
-                raise
-            finally:
-                if new is not None:
-                    new.close()
+            made = await self._storing.store(live, fd, leaves=leaves)
         finally:
             if fd != live.ddr_fd:
                 os.close(fd)
         with trio.CancelScope(shield=True):
             await self._books.copy_commit(live)
-            old, live.copy, live.gen = live.copy, copy, gen
+            old, live.copy, live.gen = live.copy, made.copy, made.copy.gen
+            if leaves:
+                await self._leave(live, made.copy)
             if old is not None:
                 await self._nvme.remove(old)
-        self.counts.demoted_bytes += result.moved_bytes
-        if total_blocks(charges) >= self.counts.refused_blocks:
-            self.counts.refused_blocks = 0
+        self.counts.demoted_bytes += made.moved_bytes
+
+    async def _leave(self, live: Live, copy: Copy) -> None:
+        """Let go of what DDR has: the catalogue has the object on NVMe."""
+        await self._books.to_nvme(live, copy_charges(copy.runs, copy.size, self._books.page_bytes))
+        await self._ddr.remove(live.ino, used=False)
 
     async def demote(self, live: Live) -> None:
-        """Move a sealed, unleased object to NVMe; without I/O if its copy there is current.
+        """Move a sealed, unleased object to NVMe; without I/O if its copy there is current, and small enough for its age.
+
+        Only here an object comes into a lossy format: nobody has it open, and what DDR has goes in the same step, so that
+        no reader ever sees both what was written and what comes back.
 
         Raises
         ------
@@ -127,17 +103,24 @@ class Moves:
         """
         assert live.sealed
         assert not live.opens
-        if not live.clean:
-            await self.copy_out(live)
+        if not self.stored(live) or self._storing.shrinks(live):
+            await self._copy(live, leaves=True)
+        else:
+            await self.leave(live)
+
+    async def leave(self, live: Live) -> None:
+        """Take an object out of DDR whose copy is current; no I/O."""
         copy = live.copy
         assert copy is not None
+        assert copy.current
         with trio.CancelScope(shield=True):
-            self._catalog.placements.move(live.ino, Tier.NVME)
-            await self._books.to_nvme(live, copy_charges(copy.runs, copy.size, self._books.page_bytes))
-            await self._ddr.remove(live.ino)
+            self._catalog.placements.leave(live.ino, Tier.NVME, used_ns(live))
+            await self._leave(live, copy)
 
-    async def promote(self, live: Live) -> int:
+    async def promote(self, live: Live, *, ahead: bool = False) -> int:
         """Bring an object to DDR, out of its reservation; return a descriptor of its DDR file.
+
+        `ahead`: nobody waits for it yet.
 
         Raises
         ------
@@ -148,36 +131,88 @@ class Moves:
         OSError
             ENOSPC if the tmpfs is full.
         """
-        src_fd = self.open_copy(live)
+        files = await self.open_copy(live)
         try:
             dst_fd = self._ddr.create(live.ino)
             try:
-                result = await self._fetch(live, src_fd, dst_fd)
+                await self._ddr.spares.lay(dst_fd, self.extents(live))
+                moved_bytes = await self._fetch(live, files, dst_fd, ahead=ahead)
                 with trio.CancelScope(shield=True):
-                    await self._settle_in_ddr(live)
+                    await self.settle_in_ddr(live, dst_fd)
             except BaseException:
                 os.close(dst_fd)
                 with trio.CancelScope(shield=True):
                     await self._ddr.remove(live.ino)
                 raise
         finally:
-            os.close(src_fd)
-        self.counts.promoted_bytes += result.moved_bytes
+            files.close()
+        self.counts.promoted_bytes += moved_bytes
         return dst_fd
 
-    def open_copy(self, live: Live) -> int:
-        """Open an object's file on NVMe for reading.
+    def extents(self, live: Live) -> list[tuple[int, int]]:
+        """Return where a cold object has data, in bytes, whole blocks; nothing of a stored one with holes: its head has them."""
+        assert live.copy is not None
+        page_bytes = self._books.page_bytes
+        end = -(-live.copy.object_bytes // BLOCK_BYTES) * BLOCK_BYTES
+        if live.copy.form is not None:
+            return [(0, end)] if live.copy.form.object_blocks * BLOCK_BYTES >= end else []
+        return [(first * page_bytes, min(end, (first + count) * page_bytes)) for first, count in live.copy.runs]
+
+    async def stream(self, live: Live, files: CopyFiles, dst_fd: int, stream: Stream, *, ahead: bool) -> None:
+        """Fill an object's DDR file while it is read, and end `stream`; the books are the caller's.
+
+        The caller does not hold the lock: what is read of the object here does not change while it is cold.
+
+        Raises
+        ------
+        DamagedError
+            As `promote`: it is noted, and a failed checksum has quarantined the object.
+        OSError
+            ENOSPC if the tmpfs is full.
+        """
+        self.counts.promoted_bytes += await self._fetch(live, files, dst_fd, ahead=ahead, stream=stream)
+
+    def shrinks(self, live: Live) -> bool:
+        """Whether the ladder has a smaller format for an object at its age than its copy is in."""
+        return self._storing.shrinks(live)
+
+    def stored(self, live: Live) -> bool:
+        """Whether NVMe holds the same bytes where they can be read."""
+        return live.clean and live.copy is not None and self._nvme.usable(live.copy)
+
+    def check_reachable(self, live: Live) -> None:
+        """Refuse what would have to read from a directory that is offline; nothing waits for one.
+
+        Raises
+        ------
+        OfflineError
+            The object is cold and its directory is offline.
+        """
+        if live.tier is Tier.NVME and live.copy is not None:
+            try:
+                self._nvme.check_usable(live.copy)
+            except DirectoryOfflineError as error:
+                raise self._offline(live, error) from error
+
+    @staticmethod
+    def _offline(live: Live, error: OSError) -> OfflineError:
+        return OfflineError(f"object {live.ino}: {error.strerror}")
+
+    async def open_copy(self, live: Live) -> CopyFiles:
+        """Open an object's files on NVMe for reading.
 
         Raises
         ------
         VanishedError
-            It has vanished; so has the object now.
+            One has vanished; so has the object now.
         DamagedError
-            It can't be opened: something else is in its place, or the device says no.
+            They can't be opened: something else is in their place, or the device says no.
+        OfflineError
+            A directory of them is offline.
         """
         assert live.copy is not None
         try:
-            return self._nvme.open(live.copy)
+            return await self._nvme.open(live.copy)
         except FileNotFoundError as error:
             self.lose(live, "its file on NVMe has vanished")
             raise VanishedError(f"object {live.ino}: its file on NVMe has vanished") from error
@@ -186,42 +221,77 @@ class Moves:
                 raise
             raise self._unreadable(live, error) from error
 
-    def _unreadable(self, live: Live, error: OSError) -> DamagedError:
-        self.note(live, None, f"can't be read: {error.strerror}")
+    def _unreadable(self, live: Live, error: OSError) -> KvdError:
+        """Record that an object can't be read; that a directory does not answer is no fault of the object."""
+        assert live.copy is not None
+        if not self._nvme.usable(live.copy):
+            return self._offline(live, error)
+        place = self._nvme.place(live.copy, 0) if len(live.copy.dirs) == 1 else ""
+        self.note(live, None, f"can't be read: {error.strerror}", place)
         return DamagedError(f"object {live.ino} can't be read from NVMe: {error}")
 
-    async def _fetch(self, live: Live, src_fd: int, dst_fd: int) -> MoveResult:
+    async def _fetch(
+        self, live: Live, files: CopyFiles, dst_fd: int, *, ahead: bool, stream: Stream | None = None
+    ) -> int:
+        """Fill an object's DDR file; return the bytes that were read."""
         copy = live.copy
         assert copy is not None
-        sums = self._catalog.placements.sums(live.ino)
         inode = self._catalog.names.inode(live.ino)
         try:
-            result = await self._mover.promote(
-                src_fd=src_fd,
-                dst_fd=dst_fd,
-                size_bytes=copy.size,
-                runs=copy.runs,
-                sums=sums,
-                direct=self._nvme.direct[copy.dir_index],
-            )
+            with self._nvme.using(copy.dirs):
+                moved_bytes = await self._bring(copy, files, dst_fd, ahead=ahead, stream=stream)
         except ChecksumError as error:
-            self.damage(live, error.page, "checksum differs")
+            place = self._nvme.place(copy, error.page * self._books.page_bytes)
+            self.damage(live, error.page, "checksum differs", place)
             raise
+        except StoredFileError as error:  # what is on the drive is what was written there
+            self.damage(live, None, f"can't be decoded: {error.strerror}", self._nvme.place(copy, 0))
+            raise DamagedError(f"object {live.ino} can't be decoded: {error.strerror}") from error
         except OSError as error:
+            self._storing.blame(error, write=False)
             if error.errno == errno.ENOSPC:
                 raise
             raise self._unreadable(live, error) from error
         os.utime(dst_fd, ns=(inode.atime_ns, inode.mtime_ns))
-        return result
+        return moved_bytes
 
-    async def _settle_in_ddr(self, live: Live) -> None:
+    async def _bring(self, copy: Copy, files: CopyFiles, dst_fd: int, *, ahead: bool, stream: Stream | None) -> int:
+        sums = self._catalog.placements.sums(copy.ino)
+        if copy.form is None:
+            result = await self._mover.promote(
+                parts=files.parts,
+                stripe_bytes=files.stripe_bytes,
+                ddr_fd=dst_fd,
+                size_bytes=copy.size,
+                runs=copy.runs,
+                sums=sums,
+                ahead=ahead,
+                stream_address=0 if stream is None else stream.address,
+            )
+            return result.moved_bytes
+        status = -errno.EIO
+        try:
+            moved_bytes = await self._storing.recoder.fetch(copy, sums, files, dst_fd, ahead=ahead, stream=stream)
+            status = 0
+        finally:
+            if stream is not None:
+                stream.end(status)
+        return moved_bytes
+
+    async def settle_in_ddr(self, live: Live, ddr_fd: int) -> None:
+        """Note that an object's pages are in DDR now, whole and verified, out of its reservation."""
         copy = live.copy
         assert copy is not None
-        await self._books.to_ddr(live)
+        page_bytes = self._books.page_bytes
+        charges = copy_charges(copy.runs, copy.size, page_bytes)
+        if copy.form is None:
+            await self._books.to_ddr(live)
+        else:
+            await self._books.unfold(live, self._ddr.settle(ddr_fd, page_bytes), charges)
         try:
             self._catalog.placements.move(live.ino, Tier.DDR)
         except OSError:
-            await self._books.to_nvme(live, copy_charges(copy.runs, copy.size, self._books.page_bytes))
+            await self._books.to_nvme(live, charges)
             raise
 
     async def forget_copy(self, live: Live) -> None:
@@ -232,18 +302,19 @@ class Moves:
 
     # -- damage --------------------------------------------------------------------------------------------------
 
-    def damage(self, live: Live, page: int | None, what: str) -> None:
-        """Quarantine an object: it answers EIO until its bytes are replaced."""
+    def damage(self, live: Live, page: int | None, what: str, place: str = "") -> None:
+        """Quarantine an object: it answers EIO until its bytes are replaced. `place`: file and offset of the damage."""
         live.damaged = True
         path = self._path(live)
-        log.error("object quarantined", path=path, ino=live.ino, page=page, what=what)
-        self._record(lambda: self._catalog.placements.damage(live.ino, path, page, what))
+        log.error("object quarantined", path=path, ino=live.ino, page=page, what=what, place=place)
+        self._record(lambda: self._catalog.placements.damage(live.ino, path, page, what, place))
+        self.on_damage(live.ino)
 
-    def note(self, live: Live, page: int | None, what: str) -> None:
+    def note(self, live: Live, page: int | None, what: str, place: str = "") -> None:
         """Record a failure that is not proof of damage."""
         path = self._path(live)
-        log.error("object can't be read", path=path, ino=live.ino, page=page, what=what)
-        self._record(lambda: self._catalog.placements.note_fault(live.ino, path, page, what))
+        log.error("object can't be read", path=path, ino=live.ino, page=page, what=what, place=place)
+        self._record(lambda: self._catalog.placements.note_fault(live.ino, path, page, what, place))
 
     def _record(self, write: Callable[[], None]) -> None:
         """Write to the catalogue what must not depend on it: the failure is known and logged already."""

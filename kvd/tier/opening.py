@@ -5,22 +5,24 @@ An inode has one I/O mode from its first open to its last release, because the k
 
 from __future__ import annotations
 
-import errno
 import os
 from typing import TYPE_CHECKING
 
 import structlog
 import trio
 
-from kvd.errors import DamagedError, NoSpaceError, VanishedError
-from kvd.policy.reservation import UsualSize
-from kvd.tier.ddr import held_blocks
+from kvd.errors import DamagedError
+from kvd.tier.bringing import Bringing, close_files, close_nvme
+from kvd.tier.extents import held_blocks
 from kvd.tier.moves import stale
 from kvd.tier.plane import Mode, PlaneObject, Sums
 from kvdriver import BLOCK_BYTES, Tier
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from kvd.catalog.catalog import Catalog
+    from kvd.catalog.records import Copy
     from kvd.tier.books import Books
     from kvd.tier.ddr import DdrStore
     from kvd.tier.live import Live
@@ -28,16 +30,12 @@ if TYPE_CHECKING:
     from kvd.tier.moves import Moves
     from kvd.tier.plane import DataPlane
     from kvd.tier.room import Room
+    from kvd.tier.writing import Writing
 
 log = structlog.get_logger(__name__)
 
 OBJECT_BYTES_MAX = (16 << 40) - BLOCK_BYTES
 """As ext4 with 4 KiB blocks has it; beyond it EFBIG."""
-FIRST_GUESS_BYTES_MAX = 64 << 20
-GUESS_SHARE = 4
-"""For a guess, at most this part of the budget is taken from other objects."""
-FIRST_GUESS_SHARE = 16
-"""A kind of object not seen yet is guessed to need at most this part of the budget."""
 
 
 class Opening:
@@ -52,8 +50,7 @@ class Opening:
         moves: Moves,
         room: Room,
         plane: DataPlane,
-        *,
-        budget_blocks: int,
+        writing: Writing,
     ) -> None:
         self._lives = lives
         self._catalog = catalog
@@ -61,10 +58,13 @@ class Opening:
         self._ddr = ddr
         self._moves = moves
         self._room = room
+        self._sharing = room.sharing
         self._plane = plane
-        first_blocks = min(FIRST_GUESS_BYTES_MAX // BLOCK_BYTES, budget_blocks // FIRST_GUESS_SHARE)
-        self._usual = UsualSize(first_blocks=first_blocks)
-        self._guess_blocks_max = budget_blocks // GUESS_SHARE
+        self.bringing = Bringing(lives, books, ddr, moves, room, plane, self._spec, stored_wait_s=writing.wait_s)
+        self.streaming = self.bringing.streaming
+        self._writing = writing
+        self.on_seal: Callable[[Live], None] = lambda _live: None
+        """Hears of each object that was sealed; under its lock."""
 
     def __repr__(self) -> str:
         return f"<Opening of {self._lives!r}>"
@@ -80,7 +80,8 @@ class Opening:
                 self._catalog.placements.move(ino, Tier.DDR)
                 await self._attach(live, write=True)
             except BaseException:
-                self._close_files(live)
+                close_files(live)
+                self._writing.ended(live)
                 raise
             live.writers = 1
 
@@ -94,18 +95,21 @@ class Opening:
         NoSpaceError
             It must be in DDR to be written, and there is no room.
         """
-        async with self._lives.hold(ino) as live:
+        holding = self.streaming.hold(ino, cancel=truncate) if write else self._lives.hold(ino)
+        async with holding as live:
             if live.damaged and not (write and truncate):
                 raise DamagedError(f"object {ino} is quarantined")
             try:
+                if write:
+                    await self._sharing.take_back(live)
                 if truncate:
                     await self._empty(live)
-                elif live.ddr_fd < 0:
-                    await self._bring(live, write=write)
-                if not live.opens:
+                elif live.ddr_fd < 0 and (write or not live.shared):
+                    await self.bringing.bring(live, write=write)
+                if not live.attached:
                     await self._attach(live, write=write)
                 elif write and live.mode is Mode.PASSTHROUGH:
-                    await self._reserve_usual(live)
+                    await self._writing.admit(live)  # or not: the gate holds it up
                 if write and live.sealed:
                     await self._keep_sealed(live)
                     self._fill(live)
@@ -121,6 +125,14 @@ class Opening:
             else:
                 live.readers += 1
                 live.hits += 1
+                self._share(live)
+
+    def _share(self, live: Live) -> None:
+        if self._plane.passthrough and live.mode is not Mode.PASSTHROUGH:
+            return  # it was streamed: shared it would keep its mode, and no later open would pass through
+        if self._sharing.share(live) and live.ddr_fd >= 0:  # the data plane has its own
+            os.close(live.ddr_fd)
+            live.ddr_fd = -1
 
     async def _keep_sealed(self, live: Live) -> None:
         """Make sure that NVMe has the bytes as they were sealed, before a writer may change them in place.
@@ -139,10 +151,11 @@ class Opening:
         """Leave no half-open object behind."""
         if not live.writers and live.ddr_fd >= 0:
             await self._seal_or_later(live)
+            self._writing.ended(live)
         if not live.opens:
-            if live.mode is None:
-                self._close_files(live)
-            else:
+            if not live.attached:
+                close_files(live)
+            elif not live.shared:
                 await self._detach(live)
 
     def _fill(self, live: Live) -> None:
@@ -176,72 +189,14 @@ class Opening:
             await self._moves.forget_copy(live)
             if live.opens:  # read from NVMe until now; those readers see the new bytes
                 await self._plane.object_switch(self._spec(live, live.mode or Mode.DIRECT))
-                self._close_nvme(live)
-
-    async def _bring(self, live: Live, *, write: bool) -> None:
-        """Open the object's DDR file, promoting it; a reader whom DDR has no room for reads from NVMe."""
-        if live.tier is Tier.DDR:
-            live.ddr_fd = self._ddr.open(live.ino)
-            return
-        if live.nvme_fd >= 0 and not write:
-            return
-        if await self.promote(live):
-            if live.nvme_fd >= 0:
-                await self._plane.object_switch(self._spec(live, live.mode or Mode.DIRECT))
-                self._close_nvme(live)
-            return
-        if write:
-            raise NoSpaceError(f"no room in DDR for object {live.ino}")
-        live.nvme_fd = await self._open_copy(live)
-
-    async def _open_copy(self, live: Live) -> int:
-        try:
-            return self._moves.open_copy(live)
-        except VanishedError:
-            await self._forget(live)
-            raise
-
-    async def _forget(self, live: Live) -> None:
-        """Free what an object held that has vanished from the catalogue."""
-        with trio.CancelScope(shield=True):
-            await self._books.destroy(self._lives.sessions.pop(live.ino))
-
-    async def fetch(self, ino: int) -> None:
-        """Bring a cold object to DDR ahead of its reader, if there is room without demotions."""
-        async with self._lives.hold(ino) as live:
-            if live.tier is not Tier.NVME or live.opens or live.damaged:
-                return
-            if await self._books.reserve(live, live.mapped_blocks) and await self._fetch(live):
-                self._close_files(live)
-                live.from_nvme = True
-                live.last_use_s = trio.current_time()
-
-    async def promote(self, live: Live) -> bool:
-        """Bring a cold object to DDR and open it there; False if there is no room."""
-        return await self._room.reserve(live, live.mapped_blocks, wait_s=0) and await self._fetch(live)
-
-    async def _fetch(self, live: Live) -> bool:
-        """Promote into the reservation."""
-        try:
-            live.ddr_fd = await self._moves.promote(live)
-        except VanishedError:
-            await self._forget(live)
-            raise
-        except OSError as error:
-            if error.errno != errno.ENOSPC:
-                raise
-            return False
-        finally:
-            with trio.CancelScope(shield=True):
-                if live.ino in self._lives.sessions:
-                    await self._books.reserve(live, 0)
-        return True
+                close_nvme(live)
+                await self.streaming.leave(live)
 
     async def _attach(self, live: Live, *, write: bool) -> None:
         """Choose how the kernel reaches the object until its last release, and tell the data plane."""
         through = self._plane.passthrough and live.ddr_fd >= 0
         if write and through:
-            through = await self._reserve_usual(live)
+            through = await self._writing.admit(live)
         if through:
             live.backing_id = self._plane.backing_open(live.ddr_fd)
             live.mode = Mode.PASSTHROUGH
@@ -256,14 +211,6 @@ class Opening:
             raise
         await self._books.lease(live, 1)
 
-    async def _reserve_usual(self, live: Live) -> bool:
-        """Reserve what objects of this kind usually come to need, which is what makes passthrough writing safe."""
-        guess = self._usual.guess(live.usual_key) if live.usual_key else live.mapped_blocks
-        wanted = max(live.reserved_blocks, guess - live.mapped_blocks)
-        if wanted > self._guess_blocks_max:  # only a guess: not worth throwing others out
-            return await self._books.reserve(live, wanted)
-        return await self._room.reserve(live, wanted, wait_s=0)
-
     def _spec(self, live: Live, mode: Mode) -> PlaneObject:
         if live.ddr_fd >= 0:
             return PlaneObject(
@@ -274,10 +221,32 @@ class Opening:
                 backing_id=live.backing_id,
                 limit_bytes=(live.mapped_blocks + live.reserved_blocks) * BLOCK_BYTES,
                 size_max_bytes=OBJECT_BYTES_MAX,
+                gate_free_bytes=self._writing.floor_bytes if mode is Mode.PASSTHROUGH else 0,
             )
         assert live.copy is not None
+        run = live.streaming
+        if run is not None and run.runs:
+            sums = Sums(page_bytes=self._books.page_bytes, runs=self._object_runs(live.copy), crc=b"")
+            return PlaneObject(node=live.ino, mode=mode, fd=run.fd, sums=sums, stream_address=run.stream.address)
+        assert live.copy.form is None, "stored files are read by promotion alone"
         sums = Sums(page_bytes=self._books.page_bytes, runs=live.copy.runs, crc=self._catalog.placements.sums(live.ino))
-        return PlaneObject(node=live.ino, mode=mode, fd=live.nvme_fd, writable=False, sums=sums)
+        assert live.nvme_files is not None
+        return PlaneObject(
+            node=live.ino,
+            mode=mode,
+            fd=live.nvme_fd,
+            sums=sums,
+            part_fds=tuple(part.fd for part in live.nvme_files.parts) if live.nvme_files.stripe_bytes else (),
+            stripe_bytes=live.nvme_files.stripe_bytes,
+            devices=live.nvme_files.dirs,
+        )
+
+    def _object_runs(self, copy: Copy) -> tuple[tuple[int, int], ...]:
+        """Return the pages of an object that a promotion may bring something for: of a stored file any."""
+        if copy.form is None:
+            return copy.runs
+        pages = -(-copy.object_bytes // self._books.page_bytes)
+        return ((0, pages),) if pages else ()
 
     # -- releasing -----------------------------------------------------------------------------------------------
 
@@ -289,13 +258,20 @@ class Opening:
                     live.writers -= 1
                     if not live.writers:
                         await self._seal_or_later(live)
+                        self._writing.ended(live)
+                        self._share(live)  # what was written is read next: that open shall cost nothing here
                 else:
+                    assert live.readers > 0, f"object {ino} was released more often than opened"
                     live.readers -= 1
-                if not live.opens:
-                    await self._refit(live)
-                    await self._detach(live)
+                if not live.opens and not live.shared:
+                    await self.leave(live)
                 live.last_use_s = trio.current_time()
         self._room.changed()
+
+    async def leave(self, live: Live) -> None:
+        """End what keeps an object attached that nobody has open."""
+        await self._refit(live)
+        await self._detach(live)
 
     async def _seal_or_later(self, live: Live) -> None:
         """Seal an object whose last writer is gone; if the catalogue can't take it, `seal_late` tries again."""
@@ -338,18 +314,23 @@ class Opening:
         os.utime(live.ddr_fd, ns=(info.st_atime_ns, info.st_mtime_ns))
         await self._books.settle(live, charges)
         mtime_ns = os.fstat(live.ddr_fd).st_mtime_ns  # it may have been set meanwhile (`Objects.touch`)
-        with self._catalog.db.transaction():
-            self._catalog.names.setattr(
-                live.ino,
-                size=size,
-                mtime_ns=mtime_ns,
-                ctime_ns=max(info.st_ctime_ns, self._catalog.names.inode(live.ino).ctime_ns),
-            )
-            self._catalog.placements.seal(live.ino, Tier.DDR, changed=True)
-        live.size, live.sealed, live.copy = size, True, stale(live.copy)
-        if live.usual_key:
-            self._usual.learn(live.usual_key, live.mapped_blocks)
+        live.sealed = True  # so that whoever is told of the commit finds it so
+        try:
+            with self._catalog.db.transaction():
+                self._catalog.names.setattr(
+                    live.ino,
+                    size=size,
+                    mtime_ns=mtime_ns,
+                    ctime_ns=max(info.st_ctime_ns, self._catalog.names.inode(live.ino).ctime_ns),
+                )
+                self._catalog.placements.seal(live.ino, Tier.DDR, changed=True)
+        except BaseException:
+            live.sealed = False
+            raise
+        live.size, live.copy = size, stale(live.copy)
+        self._writing.learn(live)
         self._lives.store_hits(live)
+        self.on_seal(live)
 
     async def _refit(self, live: Live) -> None:
         """Charge what the file holds: reading a hole through a shared mapping gives it memory (tmpfs does that)."""
@@ -363,16 +344,6 @@ class Opening:
         if live.backing_id:
             self._plane.backing_close(live.backing_id)
         live.mode, live.backing_id = None, 0
-        self._close_files(live)
+        close_files(live)
+        await self.streaming.leave(live)
         await self._books.lease(live, -1)
-
-    def _close_files(self, live: Live) -> None:
-        if live.ddr_fd >= 0:
-            os.close(live.ddr_fd)
-            live.ddr_fd = -1
-        self._close_nvme(live)
-
-    def _close_nvme(self, live: Live) -> None:
-        if live.nvme_fd >= 0:
-            os.close(live.nvme_fd)
-            live.nvme_fd = -1

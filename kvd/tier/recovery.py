@@ -1,7 +1,10 @@
-"""What a start finds: catalogue, DDR files and NVMe files are brought together, and the engine's tables made from them.
+"""What a start must know before it serves: which objects are in DDR, and what those are that are not where they should be.
 
 The catalogue decides. A DDR file counts if its object was sealed there and the file has the object's length; otherwise
-the copy on NVMe counts, with its own length and time; without one the name goes. Files that no row knows are removed.
+the copy on NVMe counts, with its own length and time; without one the name goes. DDR files that no row knows are removed.
+
+What is on NVMe by the catalogue is taken at its word until `kvd.tier.index` has looked at it, while the daemon serves. So a
+start takes as long as what is in DDR asks, whatever is on NVMe.
 """
 
 from __future__ import annotations
@@ -9,13 +12,14 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import structlog
 
-from kvd.tier.extents import copy_charges, data_extents, ddr_charges, total_blocks
-from kvd.tier.live import COPY_SLOTS, LIVE_SLOT
+from kvd.catalog.cold import Cold
+from kvd.tier.extents import charged, data_extents, ddr_charges
+from kvd.tier.found import Found, Recovered, Resident
+from kvd.tier.listing import lengths_of
 from kvdriver import Tier
 
 if TYPE_CHECKING:
@@ -24,38 +28,19 @@ if TYPE_CHECKING:
     from kvd.tier.books import Books
     from kvd.tier.ddr import DdrStore
     from kvd.tier.nvme import NvmeStore
+    from kvdriver.bulk import Charge
 
 log = structlog.get_logger(__name__)
 
+BATCH = 256
+"""Objects that are adopted, or whose copies are looked at, at once."""
 
-@dataclass(slots=True)
-class Recovered:
-    """What a start found and did, in objects.
 
-    Attributes
-    ----------
-    reverted
-        Had a writer, or were only in a DDR that is gone; they are their last copy again.
-    dropped
-        The same without a copy; their names are gone.
-    damaged
-        Their file on NVMe has the wrong length; they answer EIO.
-    swept
-        Files without a row, removed.
-    sessions
-        Engine session of each object.
-    resident
-        Blocks in DDR of each object that is there.
-    """
-
-    in_ddr: int = 0
-    on_nvme: int = 0
-    reverted: int = 0
-    dropped: int = 0
-    damaged: int = 0
-    swept: int = 0
-    sessions: dict[int, int] = field(default_factory=dict)
-    resident: dict[int, int] = field(default_factory=dict)
+class _InDdr(NamedTuple):
+    placement: Placement
+    size: int
+    charges: list[Charge]
+    copy: Copy | None
 
 
 class Recovery:
@@ -63,132 +48,110 @@ class Recovery:
 
     def __init__(self, catalog: Catalog, books: Books, ddr: DdrStore, nvme: NvmeStore) -> None:
         self._catalog = catalog
+        self._cold = Cold(catalog.db, tier=Tier.NVME)
         self._books = books
         self._ddr = ddr
         self._nvme = nvme
         self._found = Recovered()
-        self._dropped_copies: set[int] = set()
-        self._files: dict[tuple[int, int, int], int] = {}
+        self._copy_blocks = 0  # of those in DDR
 
     async def run(self) -> Recovered:
-        """Bring everything together."""
-        for ino in self._catalog.names.orphans():
-            self._catalog.names.remove(ino)
-        self._files = {(dir_index, ino, gen): size for dir_index, ino, gen, size in self._nvme.files()}
-        copies = {copy.ino: copy for copy in self._catalog.placements.copies()}
+        """Bring together what must be before anybody is served."""
         with self._catalog.db.transaction():
-            for placement in self._catalog.placements.all():
-                await self._object(placement, copies.get(placement.ino))
-        await self._sweep(copies)
+            for ino in self._catalog.names.orphans():
+                self._catalog.names.remove(ino)
+        unsettled = self._cold.unsettled()
+        for at in range(0, len(unsettled), BATCH):
+            await self._adopt(self._settle(unsettled[at : at + BATCH]))
+        self._sweep_ddr()
         found = self._found
+        totals = self._cold.totals()
+        found.cold = totals.objects - len(found.resident)
+        self._books.unadopted_blocks = totals.copy_blocks - self._copy_blocks
         log.info(
             "recovered",
             in_ddr=found.in_ddr,
-            on_nvme=found.on_nvme,
+            cold=found.cold,
             reverted=found.reverted,
             dropped=found.dropped,
-            damaged=found.damaged,
             swept=found.swept,
         )
         return found
 
-    async def _object(self, placement: Placement, copy: Copy | None) -> None:
-        ino = placement.ino
-        if placement.tier == Tier.DDR and placement.sealed:
-            fd = self._open_whole(ino)
-            if fd >= 0:
-                try:
-                    await self._adopt_ddr(ino, fd, copy)
-                finally:
-                    os.close(fd)
-                return
-        if copy is None:
-            self._drop(ino)
-        elif placement.tier == Tier.NVME and placement.sealed:
-            await self._adopt_nvme(placement, copy)
-        else:
-            self._found.reverted += not copy.current
-            fall_back(self._catalog, copy)
-            await self._adopt_nvme(placement, copy)
+    def _settle(self, placed: list[tuple[Placement, int]]) -> list[_InDdr]:
+        """Return those that are whole in DDR; make the others their copies, in one transaction."""
+        copies = {copy.ino: copy for copy in self._cold.copies([placement.ino for placement, _ in placed])}
+        whole: list[_InDdr] = []
+        with self._catalog.db.transaction():
+            for placement, size in placed:
+                copy = copies.get(placement.ino)
+                charges = self._held(placement, size)
+                if charges is not None:
+                    whole.append(_InDdr(placement, size, charges, copy))
+                elif copy is not None:
+                    self._found.reverted += not copy.current
+                    fall_back(self._catalog, copy)
+                else:
+                    self._found.dropped += 1
+                    self._catalog.names.vanish(placement.ino, time.time_ns())
+        return whole
 
-    def _open_whole(self, ino: int) -> int:
-        """Open an object's DDR file if it is there with the object's length; else -1."""
+    def _held(self, placement: Placement, size: int) -> list[Charge] | None:
+        """Return what a sealed object's DDR file holds, if it is there with the object's length."""
+        if placement.tier != Tier.DDR or not placement.sealed:
+            return None
         try:
-            fd = self._ddr.open(ino)
+            fd = self._ddr.open(placement.ino)
         except FileNotFoundError:
-            return -1
-        if os.fstat(fd).st_size == self._catalog.names.inode(ino).size:
-            return fd
-        os.close(fd)
-        return -1
+            return None
+        try:
+            if os.fstat(fd).st_size != size:
+                return None
+            charges = ddr_charges(data_extents(fd, size), self._books.page_bytes)
+        finally:
+            os.close(fd)
+        return [(charge.first_page, charge.count, charge.blocks) for charge in charges]
 
-    async def _adopt_ddr(self, ino: int, fd: int, copy: Copy | None) -> None:
-        page_bytes = self._books.page_bytes
-        session = self._found.sessions[ino] = await self._books.session(ino)
-        size = os.fstat(fd).st_size
-        held = ddr_charges(data_extents(fd, size), page_bytes)
-        await self._books.adopt(session, LIVE_SLOT, Tier.DDR, held)
-        if copy is not None:
-            if self._size_of(copy) == copy.size:
-                charges = copy_charges(copy.runs, copy.size, page_bytes)
-                await self._books.adopt(session, COPY_SLOTS[0], Tier.NVME, charges)
-            else:
-                log.info("copy on NVMe is gone or has the wrong length, forgotten", ino=ino)
-                self._catalog.placements.drop_copy(ino)
-                self._dropped_copies.add(ino)
-        self._found.in_ddr += 1
-        self._found.resident[ino] = total_blocks(held)
-
-    async def _adopt_nvme(self, placement: Placement, copy: Copy) -> None:
-        size = self._size_of(copy)
-        if size is None:
-            self._note(copy.ino, "its file on NVMe has vanished")
-            self._drop(copy.ino)
+    async def _adopt(self, whole: list[_InDdr]) -> None:
+        """Take objects over that are in DDR, with those of their copies that are what the catalogue says."""
+        if not whole:
             return
-        if size != copy.size and not placement.damaged:
-            path = self._catalog.names.path(copy.ino) or b""
-            what = f"its file on NVMe has {size} bytes instead of {copy.size}"
-            self._catalog.placements.damage(copy.ino, path, None, what)
-            log.error("object quarantined", path=path, ino=copy.ino, what=what)
-            self._found.damaged += 1
-        session = self._found.sessions[copy.ino] = await self._books.session(copy.ino)
-        charges = copy_charges(copy.runs, copy.size, self._books.page_bytes)
-        await self._books.adopt(session, LIVE_SLOT, Tier.NVME, charges)
-        self._found.on_nvme += 1
+        copies = [each.copy for each in whole if each.copy is not None]
+        lengths = dict(
+            zip([copy.ino for copy in copies], await lengths_of(self._nvme.directories, copies), strict=True)
+        )
+        founds: list[Found] = []
+        for number, each in enumerate(whole):
+            copy = each.copy
+            if copy is not None and lengths[copy.ino] != copy.size:
+                log.info("copy on NVMe is gone or has the wrong length, forgotten", ino=copy.ino)
+                self._catalog.placements.drop_copy(copy.ino)
+                copy = None
+            whole[number] = each._replace(copy=copy)
+            second = [] if copy is None else charged(copy.runs, copy.size, self._books.page_bytes)
+            self._copy_blocks += _blocks(second)
+            founds.append(Found(each.placement.ino, Tier.DDR, each.charges, second))
+        sessions = await self._books.adopt(founds)
+        for each, session in zip(whole, sessions, strict=True):
+            blocks = _blocks(each.charges)
+            self._found.resident.append(Resident(each.placement, each.size, each.copy, session, blocks))
+        self._found.in_ddr += len(whole)
 
-    def _size_of(self, copy: Copy) -> int | None:
-        return self._files.get((copy.dir_index, copy.ino, copy.gen))
-
-    def _note(self, ino: int, what: str) -> None:
-        path = self._catalog.names.path(ino) or b""
-        self._catalog.placements.note_fault(ino, path, None, what)
-        log.error("object lost", path=path, ino=ino, what=what)
-
-    def _drop(self, ino: int) -> None:
-        self._found.dropped += 1
-        self._catalog.names.vanish(ino, time.time_ns())
-
-    async def _sweep(self, copies: dict[int, Copy]) -> None:
-        """Remove files that belong to nothing that was found."""
-        sessions = self._found.sessions
-        known = {
-            (copy.dir_index, copy.ino, copy.gen)
-            for copy in copies.values()
-            if copy.ino in sessions and copy.ino not in self._dropped_copies
-        }
-        resident = self._found.resident
-        for dir_index, ino, gen in self._files.keys() - known:
-            self._nvme.file(dir_index, ino, gen).unlink(missing_ok=True)
-            self._found.swept += 1
-        for ino in [ino for ino in self._ddr.inos() if ino not in resident]:
+    def _sweep_ddr(self) -> None:
+        known = {resident.placement.ino for resident in self._found.resident}
+        for ino in [ino for ino in self._ddr.inos() if ino not in known]:
             with contextlib.suppress(FileNotFoundError):
                 self._ddr.file(ino).unlink()
             self._found.swept += 1
+
+
+def _blocks(charges: list[Charge]) -> int:
+    return sum([count * blocks for _, count, blocks in charges])
 
 
 def fall_back(catalog: Catalog, copy: Copy) -> None:
     """Make an object its copy: with the copy's own length and time, if those are not the object's any more."""
     with catalog.db.transaction():
         if not copy.current:
-            catalog.names.setattr(copy.ino, size=copy.size, mtime_ns=copy.mtime_ns)
+            catalog.names.setattr(copy.ino, size=copy.object_bytes, mtime_ns=copy.mtime_ns)
         catalog.placements.revert(copy.ino, Tier.NVME)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 import structlog
@@ -12,19 +13,26 @@ from kvdriver import BLOCK_BYTES, Tier
 
 if TYPE_CHECKING:
     from kvd.config import DdrConfig, NvmeConfig
+    from kvd.tier.admission import Admission
     from kvd.tier.books import Books
     from kvd.tier.live import Live
     from kvd.tier.lives import Lives
-    from kvd.tier.moves import Moves
     from kvd.tier.nvme import NvmeStore
+    from kvd.tier.sharing import Sharing
 
 log = structlog.get_logger(__name__)
 
-DEMOTIONS_AT_ONCE = 4
+DEMOTIONS_AT_ONCE = 8
+"""Of 16 MiB each, half of them copy while the others are opened, described or recorded: enough to keep one drive busy."""
 TICK_S_MAX = 1.0
 TICK_S_MIN = 0.05
 NVME_RESIZE_S = 5.0
 RETRY_S = 0.1
+PRESSED_S = 2.0
+PRESS_S = 0.01
+"""Between two rounds of demotions ahead of need."""
+AHEAD_SHARE = 8
+"""While writers want more room than there is, this part of the budget is made free before they ask for it."""
 COMPLAIN_S = 60.0
 """A tier that stays full is reported once in this time."""
 
@@ -42,24 +50,31 @@ class Room:
         self,
         lives: Lives,
         books: Books,
-        moves: Moves,
+        admission: Admission,
         nvme: NvmeStore,
+        sharing: Sharing,
         *,
         ddr_config: DdrConfig,
         nvme_config: NvmeConfig,
     ) -> None:
         self._lives = lives
         self._books = books
-        self._moves = moves
+        self._admission = admission
         self._nvme = nvme
+        self.sharing = sharing
         self._ddr_config = ddr_config
         self._nvme_config = nvme_config
         self._budget_blocks = ddr_config.budget_bytes // BLOCK_BYTES
         self._slots = trio.CapacityLimiter(DEMOTIONS_AT_ONCE)
         self._moving = 0
+        self._leaving: dict[int, int] = {}  # what was chosen to go, by inode number, in blocks
         self._changed = trio.Event()
+        self.freed = 0
+        self._pressed = trio.Event()
+        self._pressed_s = -PRESSED_S
         self._complained_s = -COMPLAIN_S
         self._draining = False
+        self._nvme_changed = False
 
     def __repr__(self) -> str:
         return f"<Room moving={self._moving} {self._lives!r}>"
@@ -68,6 +83,33 @@ class Room:
         """Wake those who wait for room: something was demoted, released, settled or removed."""
         self._changed.set()
         self._changed = trio.Event()
+
+    def gave_back(self) -> None:
+        """Take note that DDR has room which it had not: whoever waits for room may go on hoping."""
+        self.freed += 1
+        self.changed()
+
+    async def wait_changed(self, wait_s: float) -> None:
+        """Wait until something changed, at most so long."""
+        changed = self._changed
+        self.sharing.watch()
+        with trio.move_on_after(wait_s):
+            await changed.wait()
+
+    @property
+    def pressed(self) -> bool:
+        """Whether room was short a moment ago."""
+        return trio.current_time() - self._pressed_s < PRESSED_S
+
+    def press(self) -> None:
+        """Say that room is short: some is made ahead of need from now on, for a while."""
+        self._pressed_s = trio.current_time()
+        self._pressed.set()
+
+    def nvme_changed(self) -> None:
+        """Take note that a directory went offline or came back: what NVMe can hold is another amount now."""
+        self._nvme_changed = True
+        self.changed()
 
     async def reserve(self, live: Live, blocks: int, *, wait_s: float) -> bool:
         """Set an object's reservation, demoting idle objects to make room for it.
@@ -79,6 +121,7 @@ class Room:
             return await self._books.reserve(live, blocks)
         deadline = trio.current_time() + wait_s
         while not await self._books.reserve(live, blocks):
+            self.press()
             info = await self._books.tier(Tier.DDR)
             need = blocks - live.reserved_blocks - info.free_blocks
             if not await self._free(max(1, need), live, deadline):
@@ -95,25 +138,35 @@ class Room:
             with trio.move_on_at(deadline) as scope:  # NVMe takes nothing now: until the deadline it may
                 await trio.sleep(RETRY_S)
             return not scope.cancelled_caught
-        busy = self._moving or any(
-            live is not asker and live.tier is Tier.DDR and (live.opens or live.lock.locked())
-            for live in self._lives.by_ino.values()
-        )
-        if not busy:
+        if not self._moving and not self._lives.is_busy(asker):
             return False
         changed = self._changed
+        self.sharing.watch()
+        if not chosen and self._choose(need_blocks, asker):
+            return True  # released by the data plane's clients before it was asked to say so
         with trio.move_on_at(deadline) as scope:
             await changed.wait()
         return not scope.cancelled_caught
 
     def _choose(self, need_blocks: int, asker: Live | None = None, idle_s_min: float = 0.0) -> list[Live]:
+        self.sharing.drain()
         now_s = trio.current_time()
-        candidates = (
-            Candidate(ino=live.ino, idle_s=now_s - live.last_use_s, blocks=live.mapped_blocks)
-            for live in self._lives.by_ino.values()
-            if live is not asker and live.movable and live.mapped_blocks and not live.lock.locked()
-        )
-        return [self._lives.by_ino[ino] for ino in victims(candidates, need_blocks=need_blocks, idle_s_min=idle_s_min)]
+        candidates: list[Candidate] = []
+        with closing(self._lives.census.oldest()) as oldest:
+            for live in oldest:
+                idle_s = now_s - live.last_use_s
+                if need_blocks <= 0 or idle_s < idle_s_min:
+                    break
+                # The data plane is asked only of those that are wanted.
+                if live is asker or not live.mapped_blocks or live.locked or live.ino in self._leaving:
+                    continue
+                if self.sharing.is_leased(live):
+                    continue
+                candidates.append(Candidate(ino=live.ino, idle_s=idle_s, blocks=live.mapped_blocks))
+                need_blocks -= live.mapped_blocks
+        wanted_blocks = sum(candidate.blocks for candidate in candidates)
+        inos = victims(candidates, need_blocks=wanted_blocks, idle_s_min=idle_s_min)
+        return [self._lives.by_ino[ino] for ino in inos]
 
     async def _demote_all(self, chosen: list[Live]) -> int:
         """Demote objects, some at once; return how many went."""
@@ -121,22 +174,17 @@ class Room:
 
         async def demote(live: Live) -> None:
             nonlocal gone
-            async with self._slots:
-                if live.lock.locked() or not live.movable:
-                    return
-                async with live.lock:
-                    if not live.movable:
-                        return
-                    try:
-                        await self._moves.demote(live)
-                    except OSError as error:
-                        self._complain("demotion failed", error, ino=live.ino)
-                        return
-                    self._lives.let_go_if_cold(live)
-            gone += 1
-            self.changed()
+            try:
+                async with self._slots:
+                    went = await self._demote(live)
+            finally:
+                self._leaving.pop(live.ino, None)
+            if went:
+                gone += 1
+                self.gave_back()
 
         self._moving += 1
+        self._leaving.update((live.ino, live.mapped_blocks) for live in chosen)
         try:
             async with trio.open_nursery() as nursery:
                 for live in chosen:
@@ -146,6 +194,21 @@ class Room:
             self.changed()
         return gone
 
+    async def _demote(self, live: Live) -> bool:
+        """Let one object go, if it still may; whether it went."""
+        if live.locked or not live.movable:
+            return False
+        async with live.lock:
+            if not live.movable or not await self.sharing.take_back(live, only_idle=True):
+                return False
+            try:
+                await self._admission.let_go(live)
+            except OSError as error:
+                self._complain("demotion failed", error, ino=live.ino)
+                return False
+            self._lives.let_go_if_cold(live)
+        return True
+
     def _complain(self, what: str, error: OSError, **more: int) -> None:
         now_s = trio.current_time()
         if now_s - self._complained_s >= COMPLAIN_S:
@@ -154,19 +217,29 @@ class Room:
 
     async def run(self) -> None:
         """Keep the watermarks and the capacities, for ever."""
+        async with trio.open_nursery() as nursery:
+            if self._books.spares is not None:
+                nursery.start_soon(self._books.spares.run)
+            await self._run(nursery)
+
+    async def _run(self, nursery: trio.Nursery) -> None:
         tick_s = min(TICK_S_MAX, max(TICK_S_MIN, self._ddr_config.idle_s / 4))
         resized_s = -NVME_RESIZE_S
         while True:
-            await self._keep_watermarks()
-            if trio.current_time() - resized_s >= NVME_RESIZE_S:
+            await self._keep_watermarks(nursery)
+            if self._nvme_changed or trio.current_time() - resized_s >= NVME_RESIZE_S:
+                self._nvme_changed = False
                 resized_s = trio.current_time()
-                try:
-                    await self.resize_nvme()
-                except OSError as error:  # a drive that does not answer; what is known of it stays
-                    self._complain("nvme capacity can't be read", error)
-            await trio.sleep(tick_s)
+                await self.resize_nvme()
+            if self.pressed:
+                await trio.sleep(PRESS_S)
+                continue
+            self._pressed = trio.Event()
+            with trio.move_on_after(tick_s):
+                await self._pressed.wait()
 
-    async def _keep_watermarks(self) -> None:
+    async def _keep_watermarks(self, nursery: trio.Nursery) -> None:
+        """Begin the demotions that the watermarks ask for, or that are ahead of need; these are not waited for."""
         info = await self._books.keep_budget(self._budget_blocks)
         held = info.used_blocks + info.reserved_blocks
         need = excess_blocks(
@@ -179,11 +252,15 @@ class Room:
         self._draining = need > 0
         if held > self._budget_blocks:  # the burst reserve is in use: idle or not, the oldest go
             await self._demote_all(self._choose(held - self._budget_blocks))
+        elif self.pressed:
+            ahead = held - sum(self._leaving.values()) - self._budget_blocks * (AHEAD_SHARE - 1) // AHEAD_SHARE
+            if ahead > 0 and (chosen := self._choose(ahead)):
+                nursery.start_soon(self._demote_all, chosen)
         elif need:
             await self._demote_all(self._choose(need, idle_s_min=self._ddr_config.idle_s))
 
     async def resize_nvme(self) -> None:
         """Tell the engine what the NVMe directories can hold now."""
         used = (await self._books.tier(Tier.NVME)).used_blocks
-        blocks = await trio.to_thread.run_sync(self._nvme.capacity_blocks, used, self._nvme_config.capacity_bytes)
+        blocks = self._nvme.capacity_blocks(used, self._nvme_config.capacity_bytes)
         await self._books.resize(Tier.NVME, blocks)

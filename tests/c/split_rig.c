@@ -12,6 +12,9 @@
 #include <time.h>
 #include <unistd.h>
 
+uint32_t rig_read_wait_ms = 60000;
+uint32_t rig_device_wait_ms = 60000;
+
 enum { RIG_DEADLINE_MS = 10000, RIG_SOCKET_BYTES = 16 << 20 };
 
 static void set_up_socket(int fd)
@@ -25,6 +28,11 @@ static void set_up_socket(int fd)
 
 void rig_open(struct rig *rig, uint32_t readers)
 {
+	rig_open_hot(rig, readers, RIG_HOT_MAX, RIG_HOT_MAX);
+}
+
+void rig_open_hot(struct rig *rig, uint32_t readers, uint32_t hot_inodes_max, uint32_t hot_names_max)
+{
 	int kernel[2];
 	int peer[2];
 	struct kvd_split_config config = {
@@ -34,6 +42,11 @@ void rig_open(struct rig *rig, uint32_t readers)
 		.background = 64,
 		.pending_max = RIG_PENDING_MAX,
 		.features = RIG_FEATURES,
+		.read_wait_ms = rig_read_wait_ms,
+		.device_wait_ms = rig_device_wait_ms,
+		.hot_inodes_max = hot_inodes_max,
+		.hot_names_max = hot_names_max,
+		.hot_absent_ms = RIG_HOT_ABSENT_MS,
 	};
 
 	assert_int_equal(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, kernel), 0);

@@ -20,6 +20,8 @@ enum {
 	RIG_IO_BYTES = 1 << 20,
 	RIG_MESSAGE_BYTES = RIG_IO_BYTES + (128 << 10),
 	RIG_PENDING_MAX = 64,
+	RIG_HOT_MAX = 16384, /* inodes, and names */
+	RIG_HOT_ABSENT_MS = 61500,
 };
 
 struct rig {
@@ -47,12 +49,19 @@ struct message {
 	};
 };
 
+/* What the next split lets a READ wait for a stream. */
+extern uint32_t rig_read_wait_ms;
+/* What it lets a device take for a READ of a cold object. */
+extern uint32_t rig_device_wait_ms;
+
 #define RIG_FEATURES                                                                                              \
 	(KVD_FEATURE_PASSTHROUGH | KVD_FEATURE_DIRECT_MMAP | KVD_FEATURE_READDIRPLUS | KVD_FEATURE_ATOMIC_TRUNC)
 
 /* Make a split with `readers` threads and start it; not negotiated. */
 void rig_open(struct rig *rig, uint32_t readers);
-/* The same, negotiated with a new kernel. */
+/* The same, with that much room in the hot table. */
+void rig_open_hot(struct rig *rig, uint32_t readers, uint32_t hot_inodes_max, uint32_t hot_names_max);
+/* As rig_open, negotiated with a new kernel. */
 void rig_start(struct rig *rig, uint32_t readers);
 void rig_close(struct rig *rig);
 
@@ -101,6 +110,13 @@ void rig_add(struct rig *rig, uint64_t node, int fd, uint64_t limit_bytes);
 extern atomic_int fake_read_error;   /* > 0: the next read fails with it, once */
 extern atomic_int fake_write_error;  /* > 0: the next write of an answer fails with it, once, and sends nothing */
 extern atomic_bool fake_may_back;
+/* Reads of the file with this inode number hang until it is another; how many do. */
+extern atomic_ullong fake_hang_ino;
+extern atomic_int fake_hanging;
 extern atomic_int fake_backing_closed;
+/* Let others run before each write of an answer: what was decided for it may be old by then. */
+extern atomic_bool fake_dawdles;
+/* Told of the unique of each answer that fake_write_error loses; NULL: nobody. */
+extern void (*_Atomic fake_on_lost)(uint64_t unique);
 
 #endif

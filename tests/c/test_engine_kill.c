@@ -96,6 +96,8 @@ static void test_killed_at_any_time(void **state)
 		assert_true(kvd_engine_sequence(engine) >= *told && kvd_engine_sequence(engine) <= *told + 1);
 		assert_true(!*told || !kvd_engine_completion(engine, *told, &cpl));
 		learn(rig, engine);
+		/* One that was executed and not told is known now: the next child may be killed before it tells anything. */
+		*told = kvd_engine_sequence(engine);
 		engine_end(engine);
 	}
 	print_message("%u commands, %u of %u left in disorder, %u finished, %u undone\n", (unsigned int)*told,

@@ -2,6 +2,7 @@
 #include "test_mover_util.h"
 
 #include "common/crc32c.h"
+#include "common/stream.h"
 
 /* Demote, check the sums and the file, verify, promote elsewhere, compare. */
 static void round_trip(struct rig *rig, uint64_t size_bytes, const struct kvd_mover_run *runs, uint64_t n_runs,
@@ -19,7 +20,7 @@ static void round_trip(struct rig *rig, uint64_t size_bytes, const struct kvd_mo
 	assert_int_equal(result.status, 0);
 	assert_int_equal(result.bytes, object_run_bytes(&object));
 	assert_true(result.duration_ns > 0);
-	assert_file_is(object.nvme_fd, object.bytes, size_bytes);
+	assert_file_is(object.nvme_fd[0], object.bytes, size_bytes);
 	for (uint64_t r = 0; r < n_runs; r++)
 		for (uint64_t p = runs[r].first_page; p < runs[r].first_page + runs[r].count; p++, sum++) {
 			uint64_t left = size_bytes - p * PAGE_BYTES;
@@ -47,6 +48,43 @@ static void test_sizes(void **state)
 
 		round_trip(*state, sizes[i], &whole, 1, true);
 		round_trip(*state, sizes[i], &whole, 1, false);
+	}
+}
+
+/* A file that comes in several moves is whole after the last one; nothing is durable, and none is cut, before. */
+static void test_more_of_the_same_file(void **state)
+{
+	static const struct kvd_mover_run head = {0, 2}, middle = {2, 9}, tail = {11, 3}, whole = {0, 14};
+	static const uint64_t size_bytes = 13 * PAGE_BYTES + 777;
+	const struct kvd_mover_run ends[] = {head, tail};
+	struct rig *rig = *state;
+
+	for (int direct = 0; direct < 2; direct++) {
+		struct kvd_mover_job job;
+		struct object object;
+		uint32_t crc[14];
+
+		object_make(rig, &object, "object", size_bytes, &whole, 1, direct);
+		job = job_demote(rig, &object, 1);
+		job.flags |= KVD_MOVE_MORE;
+		job.runs = &middle;
+		job.crc = crc + 2;
+		assert_int_equal(kvd_mover_submit(rig->mover, &job), -EINVAL); /* it does not end at a page */
+		job.size_bytes = 11 * PAGE_BYTES;
+		assert_int_equal(run_job(rig->mover, &job).status, 0);
+		assert_int_equal(lseek(object.nvme_fd[0], 0, SEEK_END), job.size_bytes);
+		job = job_demote(rig, &object, 2);
+		job.runs = ends;
+		job.n_runs = 2;
+		job.crc = object.crc;
+		assert_int_equal(run_job(rig->mover, &job).status, 0);
+		assert_file_is(object.nvme_fd[0], object.bytes, size_bytes);
+		memcpy(crc, object.crc, 2 * sizeof(*crc));
+		memcpy(crc + 11, object.crc + 2, 3 * sizeof(*crc));
+		memcpy(object.crc, crc, sizeof(crc));
+		job = job_verify(&object, 3);
+		assert_int_equal(run_job(rig->mover, &job).status, 0);
+		object_free(&object);
 	}
 }
 
@@ -80,7 +118,7 @@ static void test_holes_stay_holes(void **state)
 	object_make(rig, &object, "object", 200 * PAGE_BYTES, runs, 2, true);
 	job = job_demote(rig, &object, 1);
 	assert_int_equal(run_job(rig->mover, &job).status, 0);
-	assert_int_equal(fstat(object.nvme_fd, &st), 0);
+	assert_int_equal(fstat(object.nvme_fd[0], &st), 0);
 	assert_true(st.st_blocks * 512 < 4 * PAGE_BYTES);
 	job = job_promote(&object, back, 2);
 	assert_int_equal(run_job(rig->mover, &job).status, 0);
@@ -105,7 +143,7 @@ static void test_no_blocks_past_the_end(void **state)
 		object_make(rig, &object, "object", 5 * PAGE_BYTES + 1, &run, 1, direct);
 		job = job_demote(rig, &object, 1);
 		assert_int_equal(run_job(rig->mover, &job).status, 0);
-		assert_int_equal(fstat(object.nvme_fd, &st), 0);
+		assert_int_equal(fstat(object.nvme_fd[0], &st), 0);
 		assert_int_equal(st.st_blocks * 512, 5 * PAGE_BYTES + 4096);
 		job = job_promote(&object, back, 2);
 		assert_int_equal(run_job(rig->mover, &job).status, 0);
@@ -177,16 +215,23 @@ static void test_refuses_invalid(void **state)
 	static const struct kvd_mover_run good = {0, 2}, none = {0, 0}, outside = {2, 1}, over = {1, 2},
 					  wraps = {1, UINT64_MAX}, overlap[] = {{0, 1}, {0, 1}};
 	struct rig *rig = *state;
+	static const struct kvd_mover_part part, no_file = {.fd = -1}, no_device = {.device = DEVICES},
+					   twice[] = {{.fd = 0}, {.fd = 1}},
+					   apart[] = {{.fd = 0}, {.fd = 1, .device = 1}};
+	static _Alignas(struct kvd_stream) uint8_t memory[sizeof(struct kvd_stream)];
+	struct kvd_stream *stream = (struct kvd_stream *)(void *)memory; /* of no page */
 	uint32_t crc[4];
 	const struct kvd_mover_job fine = {
 		.kind = KVD_MOVE_VERIFY,
 		.page_bytes = PAGE_BYTES,
+		.n_parts = 1,
+		.parts = &part,
 		.size_bytes = 2 * PAGE_BYTES,
 		.n_runs = 1,
 		.runs = &good,
 		.crc = crc,
 	};
-	struct kvd_mover_job bad[12];
+	struct kvd_mover_job bad[22];
 	size_t n = 0;
 
 	for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++)
@@ -195,9 +240,25 @@ static void test_refuses_invalid(void **state)
 	bad[n++].page_bytes = 0;
 	bad[n++].page_bytes = 3 * 4096;
 	bad[n++].page_bytes = 2 * IO_BYTES;
-	bad[n++].src_fd = -1;
+	bad[n++].parts = &no_file;
+	bad[n++].parts = &no_device;
+	bad[n++].parts = NULL;
+	bad[n++].n_parts = 0;
+	bad[n++].n_parts = KVD_MOVE_PARTS_MAX + 1;
+	bad[n].n_parts = 2;
+	bad[n].stripe_bytes = PAGE_BYTES;
+	bad[n++].parts = twice;
+	bad[n].n_parts = 2;
+	bad[n++].parts = apart;
+	bad[n].n_parts = 2;
+	bad[n].stripe_bytes = PAGE_BYTES + 4096;
+	bad[n++].parts = apart;
+	bad[n++].flags = KVD_MOVE_AHEAD;
+	bad[n++].reserved = 1;
 	bad[n].kind = KVD_MOVE_PROMOTE;
-	bad[n++].dst_fd = -1;
+	bad[n++].ddr_fd = -1;
+	bad[n].kind = KVD_MOVE_PROMOTE;
+	bad[n++].stream = (uintptr_t)stream;
 	bad[n++].crc = NULL;
 	bad[n++].runs = &none;
 	bad[n++].runs = &outside;
@@ -212,17 +273,25 @@ static void test_refuses_invalid(void **state)
 
 static void test_refuses_bad_config(void **state)
 {
-	static const struct kvd_mover_config bad[] = {
-		{.queue_jobs = 0, .queue_depth = 1, .io_bytes = 4096},
-		{.queue_jobs = 1, .queue_depth = 0, .io_bytes = 4096},
-		{.queue_jobs = 1, .queue_depth = 1, .io_bytes = 4095},
-		{.queue_jobs = 1 << 20, .queue_depth = 1, .io_bytes = 4096},
-		{.queue_jobs = 1, .queue_depth = 1, .io_bytes = 4096, .reserved = 1},
-	};
+	struct kvd_mover_config bad[10];
+	size_t n = 0;
 	kvd_mover *mover = NULL;
 
 	(void)state;
 	for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++)
+		bad[i] = rig_config();
+	bad[n++].queue_jobs = 0;
+	bad[n++].queue_jobs = 1 << 20;
+	bad[n++].queue_depth = KVD_MOVE_DEPTH_MIN - 1;
+	bad[n++].queue_depth = 1 << 20;
+	bad[n++].io_bytes = 4095;
+	bad[n++].io_bytes = 0;
+	bad[n++].n_devices = 0;
+	bad[n++].n_devices = KVD_MOVE_DEVICES_MAX + 1;
+	bad[n++].request_ms = 0;
+	bad[n++].reserved = 1;
+	assert_int_equal(n, sizeof(bad) / sizeof(bad[0]));
+	for (size_t i = 0; i < n; i++)
 		assert_int_equal(kvd_mover_init(&bad[i], &mover), -EINVAL);
 	assert_null(mover);
 }
@@ -231,6 +300,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test_setup_teardown(test_sizes, rig_setup, rig_teardown),
+		cmocka_unit_test_setup_teardown(test_more_of_the_same_file, rig_setup, rig_teardown),
 		cmocka_unit_test_setup_teardown(test_empty, rig_setup, rig_teardown),
 		cmocka_unit_test_setup_teardown(test_sparse, rig_setup, rig_teardown),
 		cmocka_unit_test_setup_teardown(test_holes_stay_holes, rig_setup, rig_teardown),

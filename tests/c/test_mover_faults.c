@@ -1,8 +1,13 @@
 /* The mover when bytes, devices or callers fail. */
 #include "test_mover_util.h"
 
+#include <linux/capability.h>
 #include <sched.h>
 #include <sys/mount.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+
+#include "mover/lane.h"
 
 static const struct kvd_mover_run sparse_runs[] = {{0, 2}, {4, 7}};
 enum { SPARSE_BYTES = 10 * PAGE_BYTES + 100 };
@@ -30,7 +35,7 @@ static void flip(const struct rig *rig, uint64_t at)
 	close(fd);
 }
 
-static void assert_bad_page(struct rig *rig, const struct object *object, uint64_t page)
+static void assert_bad_page(struct rig *rig, struct object *object, uint64_t page)
 {
 	struct kvd_mover_job verify = job_verify(object, 5);
 	int back = memory_file();
@@ -88,7 +93,7 @@ static void test_truncated_file(void **state)
 			struct kvd_mover_job verify = job_verify(&object, 1);
 			struct kvd_mover_result result;
 
-			assert_int_equal(ftruncate(object.nvme_fd, (off_t)cuts[i].size_bytes), 0);
+			assert_int_equal(ftruncate(object.nvme_fd[0], (off_t)cuts[i].size_bytes), 0);
 			result = run_job(rig->mover, &verify);
 			assert_int_equal(result.status, -EBADMSG);
 			/* Requests end in any order, so a later page may be found missing first. */
@@ -134,8 +139,7 @@ static void test_no_space(void **state)
 		job = job_promote(&object, small, 2);
 		assert_int_equal(run_job(rig->mover, &job).status, -ENOSPC);
 		job = job_demote(rig, &object, 3);
-		job.dst_fd = small;
-		job.nvme_direct = 0;
+		object.parts[0] = part_of(small, false);
 		assert_int_equal(run_job(rig->mover, &job).status, -ENOSPC);
 		close(small);
 		object_free(&object);
@@ -155,8 +159,8 @@ static void test_no_fallocate(void **state)
 	assert_true(there >= 0);
 	object_make(rig, &object, "object", SPARSE_BYTES, sparse_runs, 2, false);
 	job = job_demote(rig, &object, 1);
-	job.dst_fd = there;
-	job.dir_fd = dir_fd;
+	object.parts[0] = part_of(there, false);
+	object.parts[0].dir_fd = dir_fd;
 	assert_int_equal(run_job(rig->mover, &job).status, 0);
 	assert_file_is(there, object.bytes, SPARSE_BYTES);
 	close(there);
@@ -190,13 +194,13 @@ static void test_useless_descriptors(void **state)
 	make_demoted(rig, &object, false);
 	read_only = rig_open(rig, "object", O_RDONLY, &buffered);
 	job = job_demote(rig, &object, 1);
-	job.dst_fd = read_only;
+	object.parts[0].fd = read_only;
 	assert_int_equal(run_job(rig->mover, &job).status, -EINVAL);
 	job = job_demote(rig, &object, 2);
-	job.dir_fd = 1 << 20;
+	object.parts[0].dir_fd = 1 << 20;
 	assert_int_equal(run_job(rig->mover, &job).status, -EBADF);
 	job = job_verify(&object, 3);
-	job.src_fd = rig->dir_fd;
+	object.parts[0].fd = rig->dir_fd;
 	assert_int_equal(run_job(rig->mover, &job).status, -EISDIR);
 	close(read_only);
 	object_free(&object);
@@ -206,13 +210,17 @@ static void test_useless_descriptors(void **state)
 static struct kvd_mover_job blocked_job(const int ends[2], uint64_t token, uint32_t *crc)
 {
 	static const struct kvd_mover_run run = {0, 16};
+	static struct kvd_mover_part part;
+
+	part = part_of(ends[0], false);
 
 	return (struct kvd_mover_job){
 		.token = token,
 		.kind = KVD_MOVE_VERIFY,
 		.page_bytes = PAGE_BYTES,
-		.src_fd = ends[0],
-		.dst_fd = -1,
+		.ddr_fd = -1,
+		.n_parts = 1,
+		.parts = &part,
 		.size_bytes = 16 * PAGE_BYTES,
 		.deadline_ms = DEADLINE_MS,
 		.n_runs = 1,
@@ -307,6 +315,57 @@ static void test_queue_full(void **state)
 	close(ends[1]);
 }
 
+/* Root may lock any amount of memory, unless it lacks this capability. */
+static void allow_lock(bool allow)
+{
+	struct __user_cap_header_struct header = {.version = _LINUX_CAPABILITY_VERSION_3};
+	struct __user_cap_data_struct data[_LINUX_CAPABILITY_U32S_3];
+
+	assert_int_equal(syscall(SYS_capget, &header, data), 0);
+	data[0].effective &= ~(1u << CAP_IPC_LOCK);
+	data[0].effective |= data[0].permitted & (allow ? 1u << CAP_IPC_LOCK : 0);
+	assert_int_equal(syscall(SYS_capset, &header, data), 0);
+}
+
+/* Older kernels, and processes that may not lock more memory than the rings need. */
+static void test_without_features(void **state)
+{
+	enum { FEW_BYTES = 768 << 10 };
+	const struct kvd_mover_config config = rig_config();
+	struct rig *rig = *state;
+	struct rlimit before, few;
+	struct object object;
+	struct kvd_mover_job job;
+
+	kvd_mover_fini(rig->mover);
+	rig->mover = NULL;
+	assert_int_equal(getrlimit(RLIMIT_MEMLOCK, &before), 0);
+	few = (struct rlimit){.rlim_cur = FEW_BYTES, .rlim_max = before.rlim_max};
+	assert_int_equal(setrlimit(RLIMIT_MEMLOCK, &few), 0);
+	allow_lock(false);
+	assert_int_equal(kvd_mover_init(&config, &rig->mover), 0);
+	allow_lock(true);
+	assert_int_equal(setrlimit(RLIMIT_MEMLOCK, &before), 0);
+	for (int i = 0; i < DEVICES; i++) {
+		assert_false(rig->mover->lanes[i].fixed_buffers);
+		rig->mover->lanes[i].async_truncate = false;
+	}
+	for (int direct = 0; direct < 2; direct++) {
+		int back = memory_file();
+
+		make_demoted(rig, &object, direct);
+		assert_file_is(object.nvme_fd[0], object.bytes, SPARSE_BYTES);
+		job = job_promote(&object, back, 2);
+		assert_int_equal(run_job(rig->mover, &job).status, 0);
+		assert_file_is(back, object.bytes, SPARSE_BYTES);
+		job = job_demote(rig, &object, 3);
+		object.parts[0] = part_of(rig->dir_fd, false);
+		assert_int_equal(run_job(rig->mover, &job).status, -EINVAL);
+		close(back);
+		object_free(&object);
+	}
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -319,6 +378,7 @@ int main(void)
 		cmocka_unit_test_setup_teardown(test_deadline, rig_setup, rig_teardown),
 		cmocka_unit_test_setup_teardown(test_cancel, rig_setup, rig_teardown),
 		cmocka_unit_test_setup_teardown(test_queue_full, rig_setup, rig_teardown),
+		cmocka_unit_test_setup_teardown(test_without_features, rig_setup, rig_teardown),
 	};
 
 	/* Only for root; no other test needs it. */

@@ -6,6 +6,7 @@
 #include "test_mover_util.h"
 
 #include <linux/fuse.h>
+#include <poll.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdio.h>
@@ -20,6 +21,7 @@ enum {
 	REQUEST_BYTES = 1 << 17,
 	GRACE_MS = 2000, /* KVD_LANE_GRACE_MS */
 	HUNG_PAGES = 4 * QUEUE_DEPTH,
+	HUNG_DEVICE = 1,
 };
 
 static struct fuse_attr attr_of(uint64_t ino)
@@ -130,12 +132,17 @@ static void unplug(const struct rig *rig, const struct device *device)
 
 static struct kvd_mover_job hung_job(const struct device *device, uint64_t token, uint32_t *crc)
 {
+	static struct kvd_mover_part part;
+
+	part = part_of(device->file_fd, false);
+	part.device = HUNG_DEVICE;
 	return (struct kvd_mover_job){
 		.token = token,
 		.kind = KVD_MOVE_VERIFY,
 		.page_bytes = PAGE_BYTES,
-		.src_fd = device->file_fd,
-		.dst_fd = -1,
+		.ddr_fd = -1,
+		.n_parts = 1,
+		.parts = &part,
 		.size_bytes = HUNG_PAGES * PAGE_BYTES,
 		.deadline_ms = 50,
 		.n_runs = 1,
@@ -144,31 +151,140 @@ static struct kvd_mover_job hung_job(const struct device *device, uint64_t token
 	};
 }
 
+/* A promotion, which may take all buffers of the device. */
+static struct kvd_mover_job hung_promotion(const struct device *device, uint64_t token, uint32_t *crc, int ddr_fd)
+{
+	struct kvd_mover_job job = hung_job(device, token, crc);
+
+	job.kind = KVD_MOVE_PROMOTE;
+	job.ddr_fd = ddr_fd;
+	return job;
+}
+
+static struct kvd_mover_device stats_of(const struct rig *rig, uint32_t device)
+{
+	struct kvd_mover_device stats;
+
+	assert_int_equal(kvd_mover_device_stats(rig->mover, device, &stats), 0);
+	return stats;
+}
+
+/* An object goes to `device` and back. */
+static void assert_serves(struct rig *rig, struct object *object, uint32_t device)
+{
+	int back = memory_file();
+	struct kvd_mover_job job = job_demote(rig, object, 100);
+
+	object->parts[0].device = device;
+	assert_int_equal(run_job(rig->mover, &job).status, 0);
+	job = job_promote(object, back, 101);
+	object->parts[0].device = device;
+	assert_int_equal(run_job(rig->mover, &job).status, 0);
+	assert_file_is(back, object->bytes, object->size_bytes);
+	job = job_verify(object, 102);
+	object->parts[0].device = device;
+	assert_int_equal(run_job(rig->mover, &job).status, 0);
+	close(back);
+}
+
 static void test_hung_device(void **state)
 {
 	struct rig *rig = *state;
 	uint32_t crc[HUNG_PAGES] = {0};
 	struct device device = hung_device(rig);
-	struct kvd_mover_job job = hung_job(&device, 1, crc);
+	int ddr = memory_file();
+	struct kvd_mover_job job = hung_promotion(&device, 1, crc, ddr);
 	struct kvd_mover_result result;
+	struct kvd_mover_device stats;
 	struct object object;
 
 	/* It takes all buffers, can't be stopped, and is given up after the grace time. */
+	object_make(rig, &object, "object", HUNG_PAGES * PAGE_BYTES, &hung_run, 1, true);
 	result = run_job(rig->mover, &job);
 	assert_int_equal(result.status, -ETIMEDOUT);
+	assert_int_equal(result.device, HUNG_DEVICE);
 	assert_true(result.duration_ns >= UINT64_C(1000000) * GRACE_MS);
-	/* Nothing can move in this lane now; that, too, ends by the deadline. */
-	job.token = 2;
-	assert_int_equal(run_job(rig->mover, &job).status, -ETIMEDOUT);
+	stats = stats_of(rig, HUNG_DEVICE);
+	assert_int_equal(stats.in_flight, QUEUE_DEPTH);
+	assert_int_equal(stats.given_up, QUEUE_DEPTH);
+	assert_int_equal(stats.queued, 0);
+	assert_true(stats.oldest_ns >= UINT64_C(1000000) * GRACE_MS);
+	/* Nothing can move there now, and that is said at once; the others serve. */
+	for (uint64_t token = 2; token < 4 * QUEUE_JOBS; token++) {
+		job.token = token;
+		assert_int_equal(kvd_mover_submit(rig->mover, &job), -EBUSY);
+	}
+	assert_serves(rig, &object, 0);
+	assert_serves(rig, &object, DEVICES - 1);
 
 	/* The kernel gives the buffers back, and they serve again. */
 	unplug(rig, &device);
-	object_make(rig, &object, "object", HUNG_PAGES * PAGE_BYTES, &hung_run, 1, true);
-	job = job_demote(rig, &object, 3);
-	assert_int_equal(run_job(rig->mover, &job).status, 0);
-	job = job_verify(&object, 4);
-	assert_int_equal(run_job(rig->mover, &job).status, 0);
+	for (int waited_ms = 0; stats_of(rig, HUNG_DEVICE).given_up > 0; waited_ms++) {
+		assert_true(waited_ms < DEADLINE_MS);
+		(void)poll(NULL, 0, 1);
+	}
+	assert_int_equal(stats_of(rig, HUNG_DEVICE).oldest_ns, 0);
+	assert_serves(rig, &object, HUNG_DEVICE);
+	close(ddr);
 	object_free(&object);
+}
+
+/* The hung one is named, whatever the others of the job do. */
+static void test_striped_over_a_hung_device(void **state)
+{
+	struct rig *rig = *state;
+	uint32_t crc[HUNG_PAGES] = {0};
+	struct device device = hung_device(rig);
+	struct kvd_mover_job job;
+	struct kvd_mover_result result;
+	struct object object;
+	int back = memory_file();
+
+	object_make_striped(rig, &object, "object", HUNG_PAGES * PAGE_BYTES, &hung_run, 1, true, DEVICES, PAGE_BYTES);
+	job = job_demote(rig, &object, 1);
+	assert_int_equal(run_job(rig->mover, &job).status, 0);
+	job = job_promote(&object, back, 2);
+	object.parts[HUNG_DEVICE].fd = device.file_fd;
+	object.parts[HUNG_DEVICE].direct = false;
+	job.deadline_ms = 50;
+	/* A verification of its own is on its way there, and ends as it would alone. */
+	assert_int_equal(kvd_mover_submit(rig->mover, &job), 0);
+	job = hung_job(&device, 3, crc);
+	assert_int_equal(kvd_mover_submit(rig->mover, &job), 0);
+	for (int i = 0; i < 2; i++) {
+		result = next_result(rig->mover);
+		assert_int_equal(result.status, -ETIMEDOUT);
+		assert_int_equal(result.device, HUNG_DEVICE);
+	}
+	assert_int_equal(stats_of(rig, 0).in_flight, 0);
+	assert_int_equal(stats_of(rig, HUNG_DEVICE).given_up, QUEUE_DEPTH);
+	unplug(rig, &device);
+	close(back);
+	object_free(&object);
+}
+
+/* A request that takes too long ends its job long before the job's own deadline; one that waits only is not late. */
+static void test_request_deadline(void **state)
+{
+	const uint32_t request_ms = 100;
+	struct kvd_mover_config config = rig_config();
+	struct rig *rig = *state;
+	uint32_t crc[HUNG_PAGES] = {0};
+	struct device device = hung_device(rig);
+	struct kvd_mover_job job = hung_job(&device, 1, crc);
+	struct kvd_mover_result result;
+
+	kvd_mover_fini(rig->mover);
+	rig->mover = NULL;
+	config.request_ms = request_ms;
+	assert_int_equal(kvd_mover_init(&config, &rig->mover), 0);
+	job.deadline_ms = DEADLINE_MS;
+	result = run_job(rig->mover, &job);
+	assert_int_equal(result.status, -ETIMEDOUT);
+	assert_int_equal(result.device, HUNG_DEVICE);
+	assert_true(result.duration_ns >= UINT64_C(1000000) * request_ms);
+	assert_true(result.duration_ns < UINT64_C(1000000) * DEADLINE_MS);
+	unplug(rig, &device);
 }
 
 /* What fini left to the kernel; the leak checker finds it here. */
@@ -198,6 +314,8 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test_setup_teardown(test_hung_device, rig_setup, rig_teardown),
+		cmocka_unit_test_setup_teardown(test_striped_over_a_hung_device, rig_setup, rig_teardown),
+		cmocka_unit_test_setup_teardown(test_request_deadline, rig_setup, rig_teardown),
 		cmocka_unit_test_setup_teardown(test_fini_with_hung_device, rig_setup, rig_teardown),
 	};
 

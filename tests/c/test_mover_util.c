@@ -7,13 +7,20 @@
 
 enum { RESULT_WAIT_MS = 90000 };
 
-int rig_setup(void **state)
+struct kvd_mover_config rig_config(void)
 {
-	const struct kvd_mover_config config = {
+	return (struct kvd_mover_config){
 		.queue_jobs = QUEUE_JOBS,
 		.queue_depth = QUEUE_DEPTH,
 		.io_bytes = IO_BYTES,
+		.n_devices = DEVICES,
+		.request_ms = REQUEST_MS,
 	};
+}
+
+int rig_setup(void **state)
+{
+	const struct kvd_mover_config config = rig_config();
 	struct rig *rig = calloc(1, sizeof(*rig));
 
 	assert_non_null(rig);
@@ -87,19 +94,39 @@ static void fill(struct object *object)
 void object_make(const struct rig *rig, struct object *object, const char *name, uint64_t size_bytes,
 		 const struct kvd_mover_run *runs, uint64_t n_runs, bool direct)
 {
-	*object = (struct object){.size_bytes = size_bytes, .runs = runs, .n_runs = n_runs, .direct = direct};
+	object_make_striped(rig, object, name, size_bytes, runs, n_runs, direct, 1, 0);
+}
+
+void object_make_striped(const struct rig *rig, struct object *object, const char *name, uint64_t size_bytes,
+			 const struct kvd_mover_run *runs, uint64_t n_runs, bool direct, uint32_t n_parts,
+			 uint64_t stripe_bytes)
+{
+	char part[32];
+
+	*object = (struct object){
+		.size_bytes = size_bytes,
+		.runs = runs,
+		.n_runs = n_runs,
+		.direct = direct,
+		.n_parts = n_parts,
+		.stripe_bytes = stripe_bytes,
+	};
 	object->bytes = calloc(1, size_bytes + 1);
 	assert_non_null(object->bytes);
 	object->ddr_fd = memory_file();
 	assert_int_equal(ftruncate(object->ddr_fd, (off_t)size_bytes), 0);
 	fill(object);
-	object->nvme_fd = rig_open(rig, name, O_RDWR | O_CREAT | O_TRUNC, &object->direct);
+	for (uint32_t i = 0; i < n_parts; i++) {
+		snprintf(part, sizeof(part), i ? "%s.%u" : "%s", name, i);
+		object->nvme_fd[i] = rig_open(rig, part, O_RDWR | O_CREAT | O_TRUNC, &object->direct);
+	}
 }
 
 void object_free(struct object *object)
 {
 	close(object->ddr_fd);
-	close(object->nvme_fd);
+	for (uint32_t i = 0; i < object->n_parts; i++)
+		close(object->nvme_fd[i]);
 	free(object->bytes);
 	free(object->crc);
 }
@@ -117,43 +144,54 @@ uint64_t object_run_bytes(const struct object *object)
 	return bytes;
 }
 
-static struct kvd_mover_job job_of(const struct object *object, uint64_t token, uint32_t kind)
+struct kvd_mover_part part_of(int fd, bool direct)
 {
+	return (struct kvd_mover_part){.fd = fd, .direct = direct, .dir_fd = -1};
+}
+
+/* Each job has the parts as they are now; the object holds them. */
+static struct kvd_mover_job job_of(struct object *object, uint64_t token, uint32_t kind)
+{
+	for (uint32_t i = 0; i < object->n_parts; i++) {
+		object->parts[i] = part_of(object->nvme_fd[i], object->direct);
+		object->parts[i].device = i;
+	}
 	return (struct kvd_mover_job){
 		.token = token,
 		.kind = kind,
 		.page_bytes = PAGE_BYTES,
-		.src_fd = object->nvme_fd,
-		.dst_fd = -1,
-		.dir_fd = -1,
-		.nvme_direct = object->direct,
+		.ddr_fd = -1,
+		.n_parts = object->n_parts,
+		.stripe_bytes = object->stripe_bytes,
 		.size_bytes = object->size_bytes,
 		.deadline_ms = DEADLINE_MS,
 		.n_runs = object->n_runs,
 		.runs = object->runs,
 		.crc = object->crc,
+		.parts = object->parts,
 	};
 }
 
-struct kvd_mover_job job_demote(const struct rig *rig, const struct object *object, uint64_t token)
+struct kvd_mover_job job_demote(const struct rig *rig, struct object *object, uint64_t token)
 {
 	struct kvd_mover_job job = job_of(object, token, KVD_MOVE_DEMOTE);
 
-	job.src_fd = object->ddr_fd;
-	job.dst_fd = object->nvme_fd;
-	job.dir_fd = rig->dir_fd;
+	job.ddr_fd = object->ddr_fd;
+	job.flags = KVD_MOVE_SYNC_METADATA;
+	for (uint32_t i = 0; i < object->n_parts; i++)
+		object->parts[i].dir_fd = rig->dir_fd;
 	return job;
 }
 
-struct kvd_mover_job job_promote(const struct object *object, int dst_fd, uint64_t token)
+struct kvd_mover_job job_promote(struct object *object, int ddr_fd, uint64_t token)
 {
 	struct kvd_mover_job job = job_of(object, token, KVD_MOVE_PROMOTE);
 
-	job.dst_fd = dst_fd;
+	job.ddr_fd = ddr_fd;
 	return job;
 }
 
-struct kvd_mover_job job_verify(const struct object *object, uint64_t token)
+struct kvd_mover_job job_verify(struct object *object, uint64_t token)
 {
 	return job_of(object, token, KVD_MOVE_VERIFY);
 }

@@ -23,6 +23,8 @@ enum {
 	IO_BYTES = 4 * PAGE_BYTES, /* small, so that a middling object is cut */
 	QUEUE_JOBS = 8,
 	QUEUE_DEPTH = 4,
+	DEVICES = 3,
+	REQUEST_MS = 60000,        /* more than a device needs, however slow the machine */
 	DEADLINE_MS = 60000,       /* of a job that is to succeed, however slow the machine */
 };
 
@@ -32,6 +34,8 @@ struct rig {
 	kvd_mover *mover;
 };
 
+struct kvd_mover_config rig_config(void);
+
 /* An object: what it holds where, and the files it is in. */
 struct object {
 	uint64_t size_bytes;
@@ -40,8 +44,11 @@ struct object {
 	uint8_t *bytes; /* zeroes in its holes */
 	uint32_t *crc;  /* filled by a demotion */
 	int ddr_fd;
-	int nvme_fd;
+	int nvme_fd[DEVICES]; /* of its parts */
 	bool direct;
+	uint32_t n_parts;
+	uint64_t stripe_bytes;
+	struct kvd_mover_part parts[DEVICES]; /* of the last job made */
 };
 
 int rig_setup(void **state);
@@ -52,12 +59,18 @@ int rig_open(const struct rig *rig, const char *name, int flags, bool *direct);
 
 void object_make(const struct rig *rig, struct object *object, const char *name, uint64_t size_bytes,
 		 const struct kvd_mover_run *runs, uint64_t n_runs, bool direct);
+/* The same in `n_parts` stripes. */
+void object_make_striped(const struct rig *rig, struct object *object, const char *name, uint64_t size_bytes,
+			 const struct kvd_mover_run *runs, uint64_t n_runs, bool direct, uint32_t n_parts,
+			 uint64_t stripe_bytes);
 void object_free(struct object *object);
 uint64_t object_run_bytes(const struct object *object);
 
-struct kvd_mover_job job_demote(const struct rig *rig, const struct object *object, uint64_t token);
-struct kvd_mover_job job_promote(const struct object *object, int dst_fd, uint64_t token);
-struct kvd_mover_job job_verify(const struct object *object, uint64_t token);
+/* The part of one job whose pages are all on the first device. */
+struct kvd_mover_part part_of(int fd, bool direct);
+struct kvd_mover_job job_demote(const struct rig *rig, struct object *object, uint64_t token);
+struct kvd_mover_job job_promote(struct object *object, int ddr_fd, uint64_t token);
+struct kvd_mover_job job_verify(struct object *object, uint64_t token);
 
 /* Take the next result; fails the test when none comes. */
 struct kvd_mover_result next_result(kvd_mover *mover);

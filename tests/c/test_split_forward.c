@@ -19,8 +19,8 @@ static void test_forwarded_unchanged(void **state)
 	static const uint32_t opcodes[] = {
 		FUSE_LOOKUP, FUSE_GETATTR, FUSE_SETATTR, FUSE_READLINK, FUSE_SYMLINK, FUSE_MKNOD, FUSE_MKDIR,
 		FUSE_UNLINK, FUSE_RMDIR, FUSE_RENAME, FUSE_RENAME2, FUSE_LINK, FUSE_OPEN, FUSE_STATFS, FUSE_RELEASE,
-		FUSE_FSYNC, FUSE_SETXATTR, FUSE_GETXATTR, FUSE_LISTXATTR, FUSE_REMOVEXATTR, FUSE_OPENDIR, FUSE_READDIR,
-		FUSE_RELEASEDIR, FUSE_FSYNCDIR, FUSE_ACCESS, FUSE_CREATE, FUSE_READDIRPLUS, FUSE_READ,
+		FUSE_FSYNC, FUSE_SETXATTR, FUSE_GETXATTR, FUSE_LISTXATTR, FUSE_REMOVEXATTR, FUSE_READDIR, FUSE_FSYNCDIR,
+		FUSE_CREATE, FUSE_READDIRPLUS, FUSE_READ,
 	};
 	struct rig rig;
 
@@ -192,8 +192,6 @@ static void test_open_and_create_by_mode(void **state)
 		/* A virtual file. */
 		expect_open_flags(&rig, opcodes[i], 14, FOPEN_KEEP_CACHE | FOPEN_DIRECT_IO, 0);
 	}
-	/* A directory is as the peer says. */
-	expect_open_flags(&rig, FUSE_OPENDIR, 11, FOPEN_KEEP_CACHE | 1u << 7, 99);
 	assert_int_equal(kvd_split_backing_close(rig.split, 7), 0);
 	assert_int_equal(atomic_load(&fake_backing_closed), 7);
 	close(object.fd);

@@ -29,13 +29,13 @@ static uint32_t next_random(void)
 	return (uint32_t)(random_state >> 33);
 }
 
-/* As a kernel 6.18 sends them, for node 5 (an object), 6 (a verified one) or 7 (none). */
+/* As a kernel 6.18 sends them, for node 5 (an object), 6 (a verified one) or 7 (none); each is a complete folder, too. */
 static struct sample request_sample(uint32_t kind, uint64_t unique)
 {
 	static const uint32_t opcodes[] = {
 		FUSE_LOOKUP, FUSE_GETATTR, FUSE_OPEN, FUSE_READ, FUSE_WRITE, FUSE_FALLOCATE, FUSE_LSEEK, FUSE_SETXATTR,
 		FUSE_GETXATTR, FUSE_REMOVEXATTR, FUSE_CREATE, KVD_WIRE_OP_TMPFILE, FUSE_INIT, FUSE_INTERRUPT, FUSE_FORGET,
-		FUSE_BATCH_FORGET, FUSE_RELEASE, FUSE_FLUSH,
+		FUSE_BATCH_FORGET, FUSE_RELEASE, FUSE_FLUSH, FUSE_OPENDIR, FUSE_RELEASEDIR, FUSE_READDIR, FUSE_READDIRPLUS,
 	};
 	uint32_t opcode = opcodes[kind % (sizeof(opcodes) / sizeof(*opcodes))];
 	struct sample sample = { .bytes = sizeof(struct fuse_in_header) + 40 };
@@ -45,6 +45,18 @@ static struct sample request_sample(uint32_t kind, uint64_t unique)
 	if (opcode == FUSE_WRITE) {
 		in->size = 300;
 		sample.bytes += in->size;
+	} else if (opcode == FUSE_LOOKUP) {
+		memcpy(in, next_random() % 2 ? "hot" : "not", 4);
+	} else if (opcode == FUSE_FORGET) {
+		((struct fuse_forget_in *)(void *)in)->nlookup = 1 + next_random() % 3;
+	} else if (opcode == FUSE_BATCH_FORGET) {
+		*(struct fuse_batch_forget_in *)(void *)in = (struct fuse_batch_forget_in){ .count = 2 };
+		((struct fuse_forget_one *)(void *)in)[1] = (struct fuse_forget_one){ 5 + next_random() % 3, 1 };
+	} else if (opcode == FUSE_READDIR || opcode == FUSE_READDIRPLUS) {
+		in->offset = next_random() % 4;
+		in->size = next_random() % 2 ? 4096 : 200;
+	} else if (opcode == FUSE_RELEASE) {
+		in->fh = KVD_HOT_FH | (5 + next_random() % 3);
 	} else if (opcode == FUSE_READ) {
 		in->size = 4096;
 	} else if (opcode == FUSE_FALLOCATE) {
@@ -106,7 +118,8 @@ static void drain(int fd, struct message *message)
 /* A good request still gets its answer, among what the mutants got. */
 static void probe(struct rig *rig, struct message *message)
 {
-	uint64_t unique = (1ull << 50) + rig->unique;
+	/* So many bits from any other that no mutant has it. */
+	uint64_t unique = (0x5a5aull << 40) + rig->unique;
 
 	struct fuse_in_header header = { .len = sizeof(header), .opcode = PROBE_OPCODE, .unique = unique, .nodeid = 1 };
 
@@ -136,6 +149,20 @@ static void add_objects(struct rig *rig, int fd)
 	assert_int_equal(kvd_split_object_add(rig->split, &object), 0);
 }
 
+static void add_hot(struct rig *rig)
+{
+	for (uint64_t node = 5; node <= 7; node++) {
+		struct kvd_hot_attr attr = { .node = node, .mode = 0100644 };
+
+		assert_int_equal(kvd_hot_put(rig->split, &attr), 0);
+		assert_int_equal(kvd_hot_name(rig->split, node, "hot", 3, node, 12 - node), 0);
+		assert_int_equal(kvd_hot_folder(rig->split, node, KVD_HOT_COMPLETE), 0);
+		assert_int_equal(kvd_hot_folder_parent(rig->split, node, 1), 0);
+	}
+	assert_int_equal(kvd_hot_share(rig->split, 5), 0);
+	assert_int_equal(kvd_hot_share(rig->split, 6), 0);
+}
+
 static void test_mutants(void **state)
 {
 	struct message *message = malloc(sizeof(*message));
@@ -146,6 +173,7 @@ static void test_mutants(void **state)
 	random_state = 20260101;
 	rig_start(&rig, 2);
 	add_objects(&rig, fd);
+	add_hot(&rig);
 	for (uint32_t i = 0; i < ROUNDS; i++) {
 		struct sample request = request_sample(next_random(), rig.unique += 2);
 		struct sample reply = reply_sample(rig.unique);
@@ -164,6 +192,9 @@ static void test_mutants(void **state)
 	assert_true(rig_stats(&rig).errors > ROUNDS / 10);
 	assert_true(rig_stats(&rig).reads > 0);
 	assert_true(rig_stats(&rig).writes > 0);
+	assert_true(rig_stats(&rig).hot_lookups > 0 && rig_stats(&rig).hot_negatives > 0);
+	assert_true(rig_stats(&rig).hot_opens > 0 && rig_stats(&rig).hot_releases > 0);
+	assert_true(rig_stats(&rig).hot_getattrs > 0 && rig_stats(&rig).hot_readdirs > 0);
 	kvd_split_stop(rig.split);
 	assert_int_equal(rig_stats(&rig).pending, 0);
 	close(fd);

@@ -181,12 +181,12 @@ static void test_peer_refuses(void **state)
 static void test_bad_config(void **state)
 {
 	const struct kvd_split_config good = { .fuse_fd = 0, .peer_fd = 0, .readers = 1, .io_bytes_max = 1 << 20,
-					       .background = 16, .pending_max = 1 };
+					       .background = 16, .pending_max = 1, .read_wait_ms = 1, .device_wait_ms = 1 };
 	struct kvd_split_config config;
 	kvd_split *split = NULL;
 
 	(void)state;
-	for (int i = 0; i < 7; i++) {
+	for (int i = 0; i < 9; i++) {
 		config = good;
 		if (i == 0)
 			config.fuse_fd = -1;
@@ -200,8 +200,12 @@ static void test_bad_config(void **state)
 			config.io_bytes_max = 1 << 30;
 		else if (i == 5)
 			config.background = 1 << 16;
-		else
+		else if (i == 6)
 			config.pending_max = 0;
+		else if (i == 7)
+			config.read_wait_ms = 0;
+		else
+			config.device_wait_ms = 0;
 		assert_int_equal(kvd_split_init(&config, &split), -EINVAL);
 	}
 	assert_null(split);
@@ -223,7 +227,8 @@ static int open_files(void)
 /* Each descriptor in turn can't be had: nothing leaks (the sanitizer looks after memory). */
 static void test_out_of_descriptors(void **state)
 {
-	struct kvd_split_config config = { .readers = 3, .io_bytes_max = 1 << 20, .background = 16, .pending_max = 8 };
+	struct kvd_split_config config = { .readers = 3, .io_bytes_max = 1 << 20, .background = 16, .pending_max = 8,
+					   .read_wait_ms = 1000, .device_wait_ms = 1000 };
 	kvd_split *split = NULL;
 	struct rlimit before;
 	int pair[2];
@@ -257,7 +262,8 @@ static void test_out_of_descriptors(void **state)
 
 static void test_start_of_what_is_no_socket(void **state)
 {
-	struct kvd_split_config config = { .readers = 1, .io_bytes_max = 1 << 20, .background = 16, .pending_max = 8 };
+	struct kvd_split_config config = { .readers = 1, .io_bytes_max = 1 << 20, .background = 16, .pending_max = 8,
+					   .read_wait_ms = 1000, .device_wait_ms = 1000 };
 	kvd_split *split;
 	int pair[2];
 

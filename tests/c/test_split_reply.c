@@ -85,6 +85,51 @@ static void test_notifications_pass(void **state)
 	rig_close(&rig);
 }
 
+static void expect_forgotten(struct rig *rig, uint64_t parent, const char *name)
+{
+	struct fuse_notify_inval_entry_out entry;
+
+	kernel_recv(rig, &message);
+	assert_int_equal(message.bytes, sizeof(struct fuse_out_header) + sizeof(entry) + strlen(name) + 1);
+	assert_int_equal(message.out.header.len, message.bytes);
+	assert_int_equal(message.out.header.unique, 0);
+	assert_int_equal(message.out.header.error, FUSE_NOTIFY_INVAL_ENTRY);
+	memcpy(&entry, message.out.body, sizeof(entry));
+	assert_int_equal(entry.parent, parent);
+	assert_int_equal(entry.namelen, strlen(name));
+	assert_string_equal((const char *)message.out.body + sizeof(entry), name);
+}
+
+static void test_names_are_forgotten(void **state)
+{
+	char longest[KVD_WIRE_NAME_BYTES_MAX + 2];
+	struct rig rig;
+
+	(void)state;
+	rig_start(&rig, 1);
+	assert_int_equal(kvd_split_forget(rig.split, 7, "now", 3, 1), 0);
+	expect_forgotten(&rig, 7, "now");
+	assert_int_equal(kvd_split_forget(rig.split, 8, "soon", 4, 0), 0);
+	expect_forgotten(&rig, 8, "soon");
+	memset(longest, 'x', sizeof(longest));
+	assert_int_equal(kvd_split_forget(rig.split, 8, longest, KVD_WIRE_NAME_BYTES_MAX + 1, 1), -ENAMETOOLONG);
+	longest[KVD_WIRE_NAME_BYTES_MAX] = 0;
+	assert_int_equal(kvd_split_forget(rig.split, 8, longest, KVD_WIRE_NAME_BYTES_MAX, 1), 0);
+	expect_forgotten(&rig, 8, longest);
+	/* What the kernel does not hold needs no forgetting. */
+	atomic_store(&fake_write_error, ENOENT);
+	assert_int_equal(kvd_split_forget(rig.split, 8, "x", 1, 1), 0);
+
+	assert_int_equal(kvd_split_forget_all(rig.split), 0);
+	kernel_recv(&rig, &message);
+	assert_int_equal(message.bytes, sizeof(struct fuse_out_header));
+	assert_int_equal(message.out.header.error, KVD_WIRE_NOTIFY_INC_EPOCH);
+	atomic_store(&fake_write_error, EINVAL); /* a kernel that does not know the word */
+	assert_int_equal(kvd_split_forget_all(rig.split), -EINVAL);
+	kernel_expect_silence(&rig);
+	rig_close(&rig);
+}
+
 /* Let only a few answers wait to be read. */
 static void make_kernel_slow(struct rig *rig)
 {
@@ -204,12 +249,12 @@ static void lose(struct rig *rig, uint32_t opcode, const void *reply, size_t byt
 	peer_send(rig, unique, 0, reply, bytes);
 }
 
-static void expect_release(struct rig *rig, uint32_t opcode, uint64_t node)
+static void expect_release(struct rig *rig, uint64_t node)
 {
 	struct fuse_release_in in;
 
 	peer_recv(rig, &message);
-	assert_int_equal(message.in.header.opcode, opcode);
+	assert_int_equal(message.in.header.opcode, FUSE_RELEASE);
 	assert_int_equal(message.in.header.unique >> 63, 1);
 	assert_int_equal(message.in.header.nodeid, node);
 	assert_int_equal(message.bytes, sizeof(struct fuse_in_header) + sizeof(in));
@@ -239,11 +284,9 @@ static void test_lost_replies_are_undone(void **state)
 	(void)state;
 	rig_start(&rig, 1);
 	lose(&rig, FUSE_OPEN, &out.open, sizeof(out.open));
-	expect_release(&rig, FUSE_RELEASE, 21);
-	lose(&rig, FUSE_OPENDIR, &out.open, sizeof(out.open));
-	expect_release(&rig, FUSE_RELEASEDIR, 21);
+	expect_release(&rig, 21);
 	lose(&rig, FUSE_CREATE, &out, sizeof(out));
-	expect_release(&rig, FUSE_RELEASE, 31);
+	expect_release(&rig, 31);
 	expect_forget(&rig, 31);
 	for (size_t i = 0; i < sizeof(entries) / sizeof(*entries); i++) {
 		lose(&rig, entries[i], &out.entry, sizeof(out.entry));
@@ -283,7 +326,7 @@ static void test_interrupts(void **state)
 		send_interrupt(&rig, unique);
 		peer_send(&rig, unique, 0, &open_out, opens ? sizeof(open_out) : 0);
 		if (opens)
-			expect_release(&rig, FUSE_RELEASE, 21);
+			expect_release(&rig, 21);
 	}
 	/* An OPEN that failed late has nothing to release. */
 	unique = kernel_send(&rig, FUSE_OPEN, 21, body, 16, NULL, 0);
@@ -328,6 +371,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_late_and_malformed_replies),
 		cmocka_unit_test(test_notifications_pass),
+		cmocka_unit_test(test_names_are_forgotten),
 		cmocka_unit_test(test_slow_kernel_gets_each_answer),
 		cmocka_unit_test(test_notices_are_bounded),
 		cmocka_unit_test(test_pending_is_bounded),

@@ -6,6 +6,7 @@ import hashlib
 import mmap
 import os
 import random
+import tempfile
 import time
 from typing import TYPE_CHECKING
 
@@ -19,6 +20,9 @@ MIB = 1 << 20
 SIZES = (0, 1, 4095, 4096, 65536, 65537, 20 * MIB)
 DEADLINE_S = 30.0
 POLL_S = 0.02
+SPARE = "kvd-spare-"
+BESIDE = (".json", ".sums")
+"""Files that hold no object's bytes."""
 
 
 def fill(path: Path, size: int, seed: int = 0) -> str:
@@ -73,7 +77,7 @@ WAYS: tuple[Callable[[Path], str], ...] = (digest, digest_mapped, digest_direct)
 def copy_files(kvd: PrivateKvd, path: Path) -> list[Path]:
     """Return the files on NVMe of an object."""
     ino = path.stat().st_ino
-    return [file for top in kvd.nvme_dirs for file in (top / "objects").rglob(f"{ino:x}.*")]
+    return [file for top in kvd.nvme_dirs for file in (top / "objects").rglob(f"{ino:x}.*") if file.suffix != ".sums"]
 
 
 def wait_until(what: Callable[[], bool], why: str) -> None:
@@ -96,6 +100,36 @@ def ddr_bytes(kvd: PrivateKvd) -> int:
     return (info.f_blocks - info.f_bfree) * info.f_frsize
 
 
+def data_blocks(path: Path) -> int:
+    """Return the blocks of 4 KiB that a tier's file holds, without the one that its description has on some file systems."""
+    blocks = path.stat().st_blocks * 512 // 4096
+    try:
+        described = bool(os.getxattr(path, "user.kvd"))
+    except OSError:
+        described = False
+    return blocks - (described and attribute_blocks(path.parent))
+
+
+def attribute_blocks(folder: Path) -> int:
+    """Return how many blocks an extended attribute of a description's size has beside a file's data."""
+    with tempfile.NamedTemporaryFile(dir=folder, prefix="probe-") as probe:
+        os.setxattr(probe.name, "user.kvd", bytes(1000))
+        return os.stat(probe.name).st_blocks * 512 // 4096
+
+
+def spare_bytes(kvd: PrivateKvd) -> int:
+    """Return what spares hold; they come and go while this looks."""
+    held = 0
+    for entry in os.scandir(kvd.ddr):
+        if entry.name.startswith(SPARE):
+            try:
+                held += entry.stat().st_blocks * 512
+            except FileNotFoundError:
+                continue
+    return held
+
+
 def file_bytes(top: Path) -> int:
     """Return what the objects' files below a folder hold, in bytes."""
-    return sum(path.stat().st_blocks * 512 for path in top.rglob("*") if path.is_file() and path.suffix != ".json")
+    files = (path for path in top.rglob("*") if path.is_file() and not path.name.startswith(SPARE))
+    return 4096 * sum(data_blocks(path) for path in files if path.suffix not in BESIDE)

@@ -1,6 +1,7 @@
 """Kills a scripted life of the tiers before each thing that it does to files or the catalogue, in turn.
 
-A program of its own, because it forks: ``crash_points.py FOLDER FIRST STEP`` kills at the points FIRST, FIRST + STEP, ...
+A program of its own, because it forks: ``crash_points.py FOLDER FIRST STEP [LADDER]`` kills at the points FIRST, FIRST + STEP,
+..., of a life in formats if a ladder of them is given.
 Every end is looked at twice, with the DDR files as they are (a killed daemon) and without them (a power cut after which
 the page cache of NVMe was written). It prints one line of JSON for each fault that it finds, and at last a summary.
 """
@@ -28,12 +29,14 @@ from kvd.flush import flush
 from kvd.notify import Notifier
 from kvd.tier.mover import Mover
 from kvdriver import BLOCK_BYTES, Tier
-from support.scripted_life import DDR_MIB, Life, Model, a_life, ino_of, show
+from support.content import data_blocks
+from support.scripted_life import DDR_MIB, Life, Model, a_life, a_stored_life, ino_of, keep_in_formats, show
 from support.tiers import PAGE_BYTES, Tiers, tiers_at
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+LADDER_AT = 4
 FILE_EVENTS = frozenset({"open", "os.remove", "os.truncate", "os.utime", "os.mkdir", "os.rename"})
 CHANGES = ("INSERT", "UPDATE", "DELETE")
 
@@ -155,7 +158,7 @@ async def held(tiers: Tiers) -> None:
     ddr = [path for path in tiers.config.ddr.path.iterdir() if path.suffix != ".json"]
     assert await tiers.used_blocks(Tier.DDR) == sum(path.stat().st_blocks * 512 // BLOCK_BYTES for path in ddr)
     nvme = [path for path in (tiers.config.nvme.dirs[0] / "objects").rglob("*") if path.is_file()]
-    assert await tiers.used_blocks(Tier.NVME) == sum(path.stat().st_blocks * 512 // BLOCK_BYTES for path in nvme)
+    assert await tiers.used_blocks(Tier.NVME) == sum(map(data_blocks, nvme))
 
 
 def fresh(root: Path) -> None:
@@ -171,7 +174,10 @@ def drop_ddr(root: Path) -> None:
 def main() -> None:
     top, first, step = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
     structlog.configure(logger_factory=structlog.ReturnLoggerFactory(), processors=[lambda *_: ""])
-    life = a_life()
+    ladder = sys.argv[4] if len(sys.argv) > LADDER_AT else ""
+    if ladder:
+        keep_in_formats(ladder)
+    life = a_stored_life(ladder) if ladder else a_life()
     models = life.models()
     at, ended, faults = first, False, 0
     while not ended:

@@ -127,7 +127,8 @@ def daemon(settings: Mapping[str, Mapping[str, Any]] | None = None, *, unprivile
         if made.running:
             assert made.stop() == 0, made.log.read_text()
         if (made.root / "state" / "catalog.sqlite").exists():
-            assert made.faults() == []
+            faults = made.faults()
+            assert not faults, faults
         if made.log.exists():
             assert made.loud() == []
     finally:

@@ -12,9 +12,34 @@ from typing import TYPE_CHECKING
 
 import trio
 
+sys.path.insert(0, str(Path(__file__).parents[1]))  # it is a program, too
+
 from kvd.api.app import serve
-from kvd.api.backend import Engine, Entry, Fault, FeatureOff, Status, Step, TierUsage
-from kvd.errors import BusyError, DamagedError, KvdError, NoSpaceError, NotFoundError
+from kvd.api.backend import (
+    AdmissionStatus,
+    Directory,
+    Engine,
+    Entry,
+    Fault,
+    FeatureOff,
+    Finding,
+    Index,
+    NamespaceStatus,
+    Scrubbing,
+    Status,
+    Step,
+    TierUsage,
+)
+from kvd.api.sessions import SessionStatus
+from kvd.errors import (
+    BusyError,
+    DamagedError,
+    KvdError,
+    NoSpaceError,
+    NotFoundError,
+)
+from support.fake_sessions import FakeSessions
+from support.fake_spaces import FakeSpaces
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
@@ -34,6 +59,28 @@ WELL = Engine(
     losses=(),
     losses_count=0,
 )
+
+PLACE = "/data/a/objects/05/00/5.1 at 196608"
+
+SCRUB = Scrubbing(
+    rate_bytes=32 * MIB,
+    period_s=604_800.0,
+    began_s=1_700_000_000.0,
+    ended_s=1_699_000_000.0,
+    objects=5,
+    pass_objects=4,
+    verified_bytes=3 * GIB,
+    bad_pages=2,
+    healed=1,
+    quarantined=1,
+    unreadable=0,
+    descriptions=0,
+)
+
+WELL_DRIVE = Directory(
+    path="/data/a", state="online", reason="", since_s=1.7e9, offline_count=0, direct=True, free_bytes=900 * GIB
+)
+HUNG_DRIVE = replace(WELL_DRIVE, path="/data/b", state="offline", reason="no answer within 30 s", offline_count=1)
 
 TREE = {
     b"/model": None,
@@ -71,7 +118,7 @@ def make_entry(path: bytes, ino: int, size: int | None) -> Entry:
 
 
 @dataclass
-class FakeControl:
+class FakeControl(FakeSpaces):
     """A daemon without data.
 
     Attributes
@@ -103,6 +150,7 @@ class FakeControl:
     on_cancel: Callable[[], None] | None = None
     on_step: Callable[[], None] | None = None
     entries_by_path: dict[bytes, Entry] = field(default_factory=dict)
+    sessions: FakeSessions = field(default_factory=FakeSessions)
 
     def __post_init__(self) -> None:
         for ino, (path, size) in enumerate(TREE.items(), 2):
@@ -135,7 +183,13 @@ class FakeControl:
         self._find(b"/")
         files = self._files(b"/")
         faults = (
-            Fault(when_s=1_700_000_100.0, path="/model/damaged.bin", page=3, what="checksum differs: quarantined"),
+            Fault(
+                when_s=1_700_000_100.0,
+                path="/model/damaged.bin",
+                page=3,
+                what="checksum differs: quarantined",
+                place=PLACE,
+            ),
         )
         return Status(
             state="degraded" if self.degraded else "ok",
@@ -159,6 +213,23 @@ class FakeControl:
             demoted_bytes=7 * GIB,
             faults=faults if self.degraded else (),
             faults_count=17,
+            namespaces=NamespaceStatus(
+                namespaces=len(self.spaces),
+                mismatches=len(self.alarms),
+                alarms=tuple(self.alarms),
+                deleting=1,
+                names_left=1500,
+                names_deleted=64,
+            ),
+            admission=AdmissionStatus(admitted=12, dropped=30, saved_bytes=3 * GIB, through=4),
+            scrub=SCRUB,
+            sessions=SessionStatus(
+                states={"idle": 3, "cold": 1}, refused=2, expired=9, unpinned=1, leases=4, leases_lost=5
+            ),
+            directories=(WELL_DRIVE, HUNG_DRIVE if self.degraded else replace(WELL_DRIVE, path="/data/b")),
+            index=Index(
+                state="checking" if self.degraded else "checked", done=900 if self.degraded else 1000, total=1000
+            ),
         )
 
     def _tier(self, tier: str, files: list[Entry]) -> TierUsage:
@@ -172,6 +243,14 @@ class FakeControl:
             objects=len(mine),
             path="/run/kvd/ddr" if tier == "ddr" else "/data/a",
         )
+
+    async def exist(self, paths: Sequence[bytes]) -> list[bool]:
+        await trio.lowlevel.checkpoint()
+        return [path in self.entries_by_path for path in paths]
+
+    async def match(self, paths: Sequence[bytes]) -> int:
+        there = await self.exist(paths)
+        return [*there, False].index(False)
 
     async def entries(self, path: bytes) -> list[Entry]:
         await trio.lowlevel.checkpoint()
@@ -194,6 +273,19 @@ class FakeControl:
 
     def demote(self, paths: Sequence[bytes]) -> AsyncIterator[Step]:
         return self._operate(paths, "nvme")
+
+    def scrub(self, paths: Sequence[bytes]) -> AsyncIterator[Step]:
+        return self._operate(paths, None)
+
+    async def fsck(self, *, data: bool, repair: bool) -> AsyncIterator[Finding]:
+        await trio.lowlevel.checkpoint()
+        self._find(b"/")
+        yield Finding(done=1, total=2)
+        if data:
+            about_it = "quarantined" if repair else ""
+            yield Finding(done=1, total=2, kind="data", what="object 5: page 3 failed", done_about_it=about_it)
+        if self.degraded:
+            yield Finding(done=2, total=2, kind="nvme", what="object 6: is missing", mended=repair)
 
     def sync(self, paths: Sequence[bytes]) -> AsyncIterator[Step]:
         return self._operate(paths, None)

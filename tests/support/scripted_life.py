@@ -8,17 +8,24 @@ other is its last copy on NVMe, or absent.
 from __future__ import annotations
 
 import copy
+import os
 import random
 import zlib
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cache, partial
 from typing import TYPE_CHECKING
 
 from kvd.catalog.schema import ROOT_INO
+from kvd.format.store import encode, open_stored, plan_file
+from kvd.policy.formats import Formats
+from kvd.tier import recoding, storing
 from kvdriver import BLOCK_BYTES, Tier
+from support.formatted import LAYOUT, opaque
 from support.tiers import MIB, PAGE_BYTES, Tiers
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Iterator
 
 DDR_MIB = 4
 
@@ -44,13 +51,21 @@ class Thing:
 
 @dataclass
 class Model:
+    """What there should be; `also` tells what else may come back for bytes that went to NVMe: what a lossy format gives."""
+
     things: dict[bytes, Thing] = field(default_factory=dict)
+    also: Callable[[bytes], bytes] | None = None
 
     def allows(self, found: dict[bytes, bytes], *, ddr_lost: bool) -> bool:
         """Whether a start may find this, if the crash came when things were so."""
         return found.keys() <= self.things.keys() and all(
-            found.get(name) in thing.after_crash(ddr_lost=ddr_lost) for name, thing in self.things.items()
+            found.get(name) in self._either(thing.after_crash(ddr_lost=ddr_lost)) for name, thing in self.things.items()
         )
+
+    def _either(self, contents: set[bytes | None]) -> set[bytes | None]:
+        if self.also is None:
+            return contents
+        return contents | {self.also(content) for content in contents if content is not None}
 
 
 @dataclass
@@ -58,13 +73,14 @@ class Life:
     """The steps, in order; `run` tells `done` the number of each that ended."""
 
     steps: list[tuple[str, Callable[[Tiers], Awaitable[object]], Callable[[Model], None]]] = field(default_factory=list)
+    also: Callable[[bytes], bytes] | None = None
 
     def add(self, what: str, act: Callable[[Tiers], Awaitable[object]], effect: Callable[[Model], None]) -> None:
         self.steps.append((what, act, effect))
 
     def models(self) -> list[Model]:
         """Return the model before the first step and after each."""
-        states = [Model()]
+        states = [Model(also=self.also)]
         for _, _, effect in self.steps:
             states.append(copy.deepcopy(states[-1]))
             effect(states[-1])
@@ -186,6 +202,79 @@ def a_life() -> Life:
     _alone(life, bytes_of)
     _together(life, bytes_of)
     return life
+
+
+def a_stored_life(ladder: str) -> Life:
+    """Return a life in a namespace with a ladder of formats; `keep_in_formats` before."""
+    life = Life()
+    if ladder == "zstd":
+        bytes_of = random.Random(7).randbytes
+        life.make(b"a", bytes_of(3 * PAGE_BYTES + 777))
+        life.durable(b"a", "fsync")
+        life.durable(b"a", "demote")
+        life.same("promote by a read", _read(b"a"))
+        life.open(b"a")
+        life.write(b"a", bytes(3000), PAGE_BYTES - 1000)
+        life.durable(b"a", "fsync")
+        life.write(b"a", bytes_of(10))
+        life.close(b"a")
+        life.durable(b"a", "demote")
+        life.truncate(b"a", 4097)
+        life.durable(b"a", "demote")
+        life.open(b"a", truncate=True, was_cold=True)
+        life.close(b"a")
+        life.begin(b"sparse")
+        life.write(b"sparse", b"end", 40 * PAGE_BYTES)
+        life.close(b"sparse")
+        life.durable(b"sparse", "demote")
+        life.same("promote by a read", _read(b"sparse"))
+        life.durable(b"sparse", "demote")
+        life.unlink(b"sparse")
+        return life
+    life.also = partial(decoded, ladder)
+    for name, seed in ((b"a", 1), (b"b", 2)):
+        life.make(name, opaque(seed).content)
+    life.durable(b"a", "fsync")
+    life.durable(b"a", "demote")
+    life.durable(b"b", "demote")
+    life.same("promote by a read", _read(b"a"))
+    life.durable(b"a", "demote")
+    life.same("promote", lambda t: t.objects.promote(ino_of(t, b"b")))
+    life.open(b"a", truncate=True, was_cold=True)
+    life.write(b"a", opaque(3).content)
+    life.close(b"a")
+    life.durable(b"a", "demote")
+    life.durable(b"b", "demote")
+    life.unlink(b"b")
+    return life
+
+
+def keep_in_formats(ladder: str) -> None:
+    """Let everything of this process be as in a namespace with a ladder, in short pieces."""
+    formats = Formats(ladder, LAYOUT)
+    storing.formats_of = lambda _namespace: formats
+    storing.FORMAT_BYTES_MIN = 1
+    recoding.PIECE_BYTES = 2 * PAGE_BYTES
+
+
+@cache
+def decoded(ladder: str, content: bytes) -> bytes:
+    """Return what comes back of an object that the ladder's first step is for."""
+    with memory(content) as object_fd, memory() as stored_fd, memory() as back_fd:
+        encode(object_fd, stored_fd, plan_file(object_fd, Formats(ladder, LAYOUT).leaving(0.0)))
+        with open_stored(stored_fd) as stored:
+            stored.decode(back_fd)
+        return os.pread(back_fd, len(content) + 1, 0)
+
+
+@contextmanager
+def memory(content: bytes = b"") -> Iterator[int]:
+    fd = os.memfd_create("kvd-test")
+    try:
+        os.pwrite(fd, content, 0)
+        yield fd
+    finally:
+        os.close(fd)
 
 
 def _alone(life: Life, bytes_of: Callable[[int], bytes]) -> None:

@@ -10,21 +10,26 @@ from typing import TYPE_CHECKING
 
 from kvd.catalog.catalog import Catalog
 from kvd.catalog.schema import ROOT_INO
-from kvd.config import Config, DaemonConfig, DdrConfig, FuseConfig, LogConfig, NvmeConfig
+from kvd.config import AdmissionConfig, Config, DaemonConfig, DdrConfig, FuseConfig, LogConfig, NvmeConfig
+from kvd.fs.hot import Hot
+from kvd.session.verbs import SessionVerbs
 from kvd.tier.books import Books
 from kvd.tier.ddr import DdrStore
 from kvd.tier.mover import Mover
 from kvd.tier.nvme import NvmeStore
 from kvd.tier.objects import Objects
-from kvd.tier.recovery import Recovered, Recovery
+from kvd.tier.recovery import Recovery
 from kvdriver import BLOCK_BYTES, InProcessDevice, Tier
 from support.fake_plane import FakePlane
+from support.gated_mover import GatedMover
+from support.hot_truth import hold_to_truth
 from support.yielding_device import YieldingDevice
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
     from pathlib import Path
 
+    from kvd.tier.found import Recovered
     from kvdriver import Device
 
 PAGE_BYTES = 65536
@@ -35,27 +40,45 @@ YIELDING: ContextVar[bool] = ContextVar("YIELDING", default=False)
 
 
 def config_at(
-    root: Path, *, ddr_mib: int = 8, nvme_mib: int = 64, write_wait_s: float = 0.2, idle_s: float = 0.05
+    root: Path,
+    *,
+    ddr_mib: int = 8,
+    burst_mib: int = 1,
+    nvme_mib: int = 64,
+    write_wait_s: float = 0.2,
+    idle_s: float = 0.05,
+    admission: AdmissionConfig | None = None,
+    nvme_dirs: int = 1,
+    deadline_s: float = 30.0,
+    spare: str = "off",
 ) -> Config:
-    for name in ("mnt", "state", "ddr", "nvme0"):
+    drives = [f"nvme{index}" for index in range(nvme_dirs)]
+    for name in ("mnt", "state", "ddr", *drives):
         (root / name).mkdir(exist_ok=True)
     return Config(
         daemon=DaemonConfig(
             mount=root / "mnt", state=root / "state", socket=root / "sock", socket_group="kvd", flush_s=10
         ),
-        fuse=FuseConfig(passthrough="auto", allow_other=True, readers=2, write_wait_s=write_wait_s),
+        fuse=FuseConfig(passthrough="auto", allow_other=True, readers=2, write_wait_s=write_wait_s, read_wait_s=30),
         ddr=DdrConfig(
             path=root / "ddr",
             budget_bytes=ddr_mib * MIB,
-            burst_bytes=MIB,
+            burst_bytes=burst_mib * MIB,
             high_watermark=0.9,
             low_watermark=0.5,
             idle_s=idle_s,
+            spare=spare,
         ),
         nvme=NvmeConfig(
-            dirs=(root / "nvme0",), capacity_bytes=nvme_mib * MIB, reserve_bytes=0, direct="auto", deadline_s=30
+            dirs=tuple(root / name for name in drives),
+            capacity_bytes=nvme_mib * MIB,
+            reserve_bytes=0,
+            direct="auto",
+            deadline_s=deadline_s,
+            probe_s=0.01,
         ),
         log=LogConfig(level="debug", format="text"),
+        admission=admission or AdmissionConfig(),
     )
 
 
@@ -69,7 +92,10 @@ class Tiers:
     books: Books
     nvme: NvmeStore
     objects: Objects
+    sessions: SessionVerbs
     plane: FakePlane
+    mover: GatedMover
+    hot: Hot
     recovered: Recovered
 
     async def make(self, name: bytes, content: bytes) -> int:
@@ -118,6 +144,8 @@ async def tiers_at(
     *,
     plane: FakePlane | None = None,
     open_device: Callable[[dict[Tier, int]], Awaitable[Device]] | None = None,
+    check: bool = True,
+    now_ns: Callable[[], int] | None = None,
     **settings: object,
 ) -> AsyncIterator[Tiers]:
     config = config_at(root, **settings)  # type: ignore[arg-type]
@@ -133,14 +161,30 @@ async def tiers_at(
         device = YieldingDevice(device)
     plane = plane or FakePlane()
     try:
-        async with Mover.open(page_bytes=PAGE_BYTES) as mover:
+        async with Mover.open(page_bytes=PAGE_BYTES, devices=len(config.nvme.dirs)) as mover:
             books = Books(device)
             ddr = DdrStore(config.ddr.path, uuid=catalog.db.uuid)
-            nvme = NvmeStore(config.nvme.dirs, uuid=catalog.db.uuid, reserve_bytes=0, direct=True)
+            nvme = NvmeStore(
+                config.nvme.dirs,
+                uuid=catalog.db.uuid,
+                reserve_bytes=0,
+                direct=True,
+                deadline_s=config.nvme.deadline_s,
+                striped_bytes_min=MIB,
+                stripe_bytes=PAGE_BYTES,
+            )
+            await nvme.start()
             recovered = await Recovery(catalog, books, ddr, nvme).run()
-            objects = Objects(config, catalog, books, ddr, nvme, mover, plane)
-            objects.lives.adopt(recovered.sessions, recovered.resident)
+            hot = Hot(plane.hot, catalog)
+            gated = GatedMover(mover)
+            objects = Objects(config, catalog, books, ddr, nvme, gated, plane, hot)  # type: ignore[arg-type]
+            sessions = SessionVerbs(catalog, objects, now_ns=now_ns)
+            objects.adopt(recovered)
+            hot.serve(objects.lives, objects.sharing.dropped)
+            hold_to_truth(plane.hot, catalog, objects.lives)
             await objects.room.resize_nvme()
+            if check:
+                await objects.index.run()
             await books.resize(Tier.DDR, config.ddr.budget_bytes // BLOCK_BYTES)
             yield Tiers(
                 config=config,
@@ -149,10 +193,15 @@ async def tiers_at(
                 books=books,
                 nvme=nvme,
                 objects=objects,
+                sessions=sessions,
                 plane=plane,
+                mover=gated,
+                hot=hot,
                 recovered=recovered,
             )
+            await objects.describer.flush()
             assert await device.check() == []
     finally:
+        plane.close()
         catalog.close()
         device.close()

@@ -15,7 +15,7 @@ from kvdriver import abi
 from kvdriver._engine import ffi, lib
 
 ROOT = Path(__file__).parents[2]
-MADE = ("csrc/abi/abi.h", "driver/kvdriver/abi.py", "tests/c/test_abi.c", "docs/device.md")
+MADE = ("csrc/abi/abi.h", "driver/kvdriver/abi.py", "tests/c/test_abi.c", "docs/device.md", "docs/sessions.md")
 CTYPES = {"uint16_t": "H", "uint32_t": "I", "uint64_t": "Q"}
 
 
@@ -74,7 +74,7 @@ def test_a_changed_file_is_drift(tree, name):
     (tree / name).write_text(before.replace("session", "sessiom"))
     done = generate(tree, "--check")
     assert (done.returncode, done.stdout) == (1, f"{name}: not what driver/spec/kvd.rdl says; run `make abi`\n")
-    if name != "docs/device.md":
+    if not name.startswith("docs/"):
         assert generate(tree).returncode == 0
         assert (tree / name).read_text() == before
 
@@ -84,7 +84,8 @@ def test_a_changed_description_is_drift_everywhere(tree):
     description.write_text(description.read_text().replace("flush = 23", "flush = 24"))
     done = generate(tree, "--check")
     assert done.returncode == 1
-    assert [line.split(":")[0] for line in done.stdout.splitlines()] == [n for n in MADE if n != "tests/c/test_abi.c"]
+    untouched = ("tests/c/test_abi.c", "docs/sessions.md")
+    assert [line.split(":")[0] for line in done.stdout.splitlines()] == [n for n in MADE if n not in untouched]
 
 
 def test_a_hole_is_refused(tree):

@@ -15,8 +15,8 @@ import trio
 import trio.testing
 from structlog.testing import capture_logs
 
+from kvd.api import answers, routes, stream
 from kvd.api import app as app_module
-from kvd.api import routes, stream
 from kvd.api.app import serve
 from kvd.errors import ConfigError, UnavailableError
 from support.fake_control import FakeControl
@@ -72,7 +72,7 @@ async def test_a_client_that_goes_before_its_request_is_whole_is_no_bug(folder: 
 
 
 async def test_a_body_that_does_not_come_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(routes, "BODY_S_MAX", 0.05)
+    monkeypatch.setattr(answers, "BODY_S_MAX", 0.05)
     async with served(FakeControl(), folder / "s"):
         answer = await talk(folder / "s", post("/v1/sync", b'{"paths": ["/"]}')[:-3])
     assert answer.startswith(b"HTTP/1.1 400")

@@ -188,7 +188,8 @@ def test_xattrs_of_an_inode_are_bounded(catalog):
 def test_a_copy_comes_back_as_it_was_put(catalog):
     ino = make(catalog, ROOT_INO, b"f").ino
     catalog.placements.add(ino)
-    copy = Copy(ino=ino, gen=3, dir_index=1, size=1 << 40, mtime_ns=5, current=True, runs=((0, 2), (1 << 40, 1)))
+    runs = ((0, 2), (1 << 40, 1))
+    copy = Copy(ino=ino, gen=3, dirs=(1, 0), stripe_bytes=1 << 24, size=1 << 40, mtime_ns=5, current=True, runs=runs)
     catalog.placements.put_copy(copy, b"abcdefghijkl")
     assert catalog.placements.copy(ino) == copy
     assert catalog.placements.sums(ino) == b"abcdefghijkl"

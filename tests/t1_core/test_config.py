@@ -45,6 +45,7 @@ def test_defaults():
     assert made.nvme.capacity_bytes == 0
     assert made.nvme.reserve_bytes == GIB
     assert made.fuse.write_wait_s == 10
+    assert made.fuse.read_wait_s == 30
 
 
 def test_printed_configuration_is_accepted_and_is_the_default():
@@ -136,6 +137,7 @@ def test_whole_sizes_are_exact(number, unit):
         ("[ddr]\nhigh_watermark = 1.5", "[ddr] high_watermark: 1.5 is not between 0 and 1; set 0.9"),
         ("[ddr]\nhigh_watermark = nan", "[ddr] high_watermark: nan is not between 0 and 1; set 0.9"),
         ("[fuse]\nreaders = 0", "[fuse] readers: 0 is out of range; set 1 to 64"),
+        ("[fuse]\nhot_names = -1", "[fuse] hot_names: -1 is out of range; set 0 to 67108864"),
         ("[fuse]\npassthrough = 'on'", '[fuse] passthrough: "on" is not one of "auto", "off"; set "auto"'),
         ("[log]\nlevel = 'loud'", '[log] level: "loud" is not one of "debug"'),
         ("[daemon]\nmount = 'kvd'", '[daemon] mount: "kvd" is not absolute; set a path that starts with "/"'),

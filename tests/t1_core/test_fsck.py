@@ -83,6 +83,10 @@ def stray_ddr(state):
     state.ddr_file(0xDEAD).write_bytes(b"?")
 
 
+def spare(state):
+    (state.root / "ddr/kvd-spare-3").write_bytes(b"?")
+
+
 def not_sealed(state):
     state.sql("UPDATE object SET sealed=0 WHERE ino=?", state.hot)
 
@@ -128,6 +132,7 @@ def copy_not_current(state):
 MENDED = {
     stray_nvme: "belongs to no object",
     stray_ddr: "belongs to no object in DDR",
+    spare: "memory that was kept",
     not_sealed: "has a writer",
     reverts: "has a writer",
     no_ddr_file: "its file in DDR is missing",
@@ -188,7 +193,7 @@ CATALOGUE = {
     "DELETE FROM object WHERE ino={hot}": "file {hot}: has no object",
     "INSERT INTO object VALUES(999, 1, 1, 0, 0, 0)": "object 999: has no inode",
     "INSERT INTO xattr VALUES(999, 'user.a', 'b')": "xattr 999: has no inode",
-    "INSERT INTO copy VALUES(999, 1, 0, 0, 0, 1, x'', x'')": "copy 999: has no inode",
+    "INSERT INTO copy VALUES(999, 1, x'0000', 0, 0, 0, 1, 0, x'', x'', 'raw', x'', 0)": "copy 999: has no inode",
     "UPDATE inode SET size=5 WHERE ino={cold}": "object {cold}: its copy has another size",
     "UPDATE copy SET sums=x'00' WHERE ino={cold}": "object {cold}: has not one checksum a page",
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+import trio
 
 from kvd.errors import ConfigError
 from kvd.tier.ddr import DdrStore
@@ -12,7 +13,13 @@ from kvd.tier.nvme import NvmeStore
 
 
 def nvme(path, *, uuid="mine", copies=None):
-    return NvmeStore((path,), uuid=uuid, reserve_bytes=0, direct=False, copies=copies)
+    return started((path,), uuid, copies)
+
+
+def started(dirs, uuid="mine", copies=None):
+    store = NvmeStore(dirs, uuid=uuid, reserve_bytes=0, direct=False, copies=copies)
+    trio.run(store.start)
+    return store
 
 
 def ddr(path, *, uuid="mine"):
@@ -65,10 +72,21 @@ def test_a_new_catalogue_does_not_blame_the_list(tmp_path):
         nvme(tmp_path, copies={0: 1})
 
 
+def test_a_directory_that_is_nobodys_is_looked_at_and_left_alone(tmp_path):
+    store = NvmeStore((tmp_path,), uuid="mine", reserve_bytes=0, direct=False)
+
+    async def look():
+        await store.start(claim=False)
+        return await store.files()
+
+    assert trio.run(look) == ({}, set())
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_list_in_another_order(tmp_path):
     dirs = tmp_path / "one", tmp_path / "two"
     for path in dirs:
         path.mkdir()
-    NvmeStore(dirs, uuid="mine", reserve_bytes=0, direct=False)
+    started(dirs)
     with pytest.raises(ConfigError, match="as number 1, not to mine as number 0; restore the order of the list"):
-        NvmeStore(dirs[::-1], uuid="mine", reserve_bytes=0, direct=False)
+        started(dirs[::-1])

@@ -158,6 +158,24 @@ def test_a_mount_that_does_not_go(admin, method):
         mount.unmount(system, CONFIG)
 
 
+@pytest.mark.parametrize("fails", [[], [os_error(errno.EBUSY)]])
+def test_the_mount_of_a_dying_daemon_is_aborted(fails):
+    system = FakeSystem()
+    system.add(POINT, fstype="fuse.kvd", source=NAME)
+    system.fails["umount"] = [*fails]
+    mount.abort_dead(system, CONFIG)
+    assert system.calls == ([] if fails else ["umount 1"])
+
+
+@pytest.mark.parametrize(("admin", "source"), [(False, NAME), (True, "kvd@/another"), (True, None)])
+def test_nothing_is_aborted_that_is_not_ours_to_abort(admin, source):
+    system = FakeSystem(admin=admin)
+    if source is not None:
+        system.add(POINT, fstype="fuse.kvd", source=source)
+    mount.abort_dead(system, CONFIG)
+    assert system.calls == []
+
+
 def test_unmount_takes_one_and_knows_when_there_is_none():
     system = FakeSystem()
     mount.mount_fuse(system, CONFIG)

@@ -4,94 +4,35 @@ from __future__ import annotations
 
 import errno
 import os
-import random
-from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pytest
 import trio
 
 from kvd.errors import DamagedError
-from kvd.tier.mover import STOP_WAIT_S, ChecksumError, Kind, Mover, MoveResult
+from kvd.tier.extents import held_blocks
+from kvd.tier.mover import STOP_WAIT_S, ChecksumError, DeviceTimeoutError, Kind, Mover, MoveResult
+from kvd.tier.storage import allocate, punch
+from kvdriver import BLOCK_BYTES
+from support.movers import (
+    MOVED,
+    PAGE,
+    RUNS,
+    SIZE,
+    Verify,
+    demoted,
+    memory_file,
+    nvme_file,
+    silent_pipe,
+    sparse_content,
+    until_queued,
+    whole,
+)
 from support.needs import need_root
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable
     from pathlib import Path
-
-PAGE = 65536
-RUNS = ((0, 3), (5, 6))
-SIZE = 10 * PAGE + 77
-MOVED = 8 * PAGE + 77
-PATIENCE_S = 60.0
-
-
-@contextmanager
-def memory_file(content: bytes = b"") -> Iterator[int]:
-    fd = os.memfd_create("kvd-test")
-    try:
-        os.write(fd, content)
-        yield fd
-    finally:
-        os.close(fd)
-
-
-@contextmanager
-def nvme_file(path: Path) -> Iterator[int]:
-    fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
-    try:
-        yield fd
-    finally:
-        os.close(fd)
-
-
-@contextmanager
-def silent_pipe() -> Iterator[int]:
-    """Reading blocks, as a disk that doesn't answer."""
-    ends = os.pipe()
-    try:
-        yield ends[0]
-    finally:
-        os.close(ends[0])
-        os.close(ends[1])
-
-
-@dataclass(frozen=True)
-class Verify:
-    """A verification that blocks."""
-
-    mover: Mover
-    fd: int
-
-    async def __call__(self) -> None:
-        await self.mover.verify(src_fd=self.fd, size_bytes=PAGE, runs=[(0, 1)], sums=bytes(4), direct=False)
-
-
-def sparse_content() -> bytes:
-    content = bytearray(random.Random(1).randbytes(SIZE))
-    content[3 * PAGE : 5 * PAGE] = bytes(2 * PAGE)
-    return bytes(content)
-
-
-async def demoted(mover: Mover, path: Path, fd: int, content: bytes) -> bytes:
-    dir_fd = os.open(path.parent, os.O_RDONLY)
-    try:
-        with memory_file(content) as ddr:
-            result, sums = await mover.demote(
-                src_fd=ddr, dst_fd=fd, dir_fd=dir_fd, size_bytes=SIZE, runs=RUNS, direct=False
-            )
-    finally:
-        os.close(dir_fd)
-    assert result.moved_bytes == MOVED
-    assert result.duration_s > 0
-    return sums
-
-
-async def until_queued(mover: Mover, count: int) -> None:
-    with trio.fail_after(PATIENCE_S):
-        while mover.statistics()[Kind.VERIFY].queued != count:
-            await trio.lowlevel.checkpoint()
 
 
 async def test_round_trip(tmp_path: Path) -> None:
@@ -101,9 +42,9 @@ async def test_round_trip(tmp_path: Path) -> None:
             sums = await demoted(mover, tmp_path / "object", nvme, content)
             assert (tmp_path / "object").read_bytes() == content
             assert len(sums) == 4 * 9
-            checked = await mover.verify(src_fd=nvme, size_bytes=SIZE, runs=RUNS, sums=sums, direct=False)
+            checked = await mover.verify(parts=[whole(nvme)], size_bytes=SIZE, runs=RUNS, sums=sums)
             assert checked.moved_bytes == MOVED
-            moved = await mover.promote(src_fd=nvme, dst_fd=back, size_bytes=SIZE, runs=RUNS, sums=sums, direct=False)
+            moved = await mover.promote(parts=[whole(nvme)], ddr_fd=back, size_bytes=SIZE, runs=RUNS, sums=sums)
             assert isinstance(moved, MoveResult)
             assert os.pread(back, SIZE + 1, 0) == content
         counts = mover.statistics()
@@ -117,18 +58,14 @@ async def test_round_trip(tmp_path: Path) -> None:
 async def test_sums_are_crc32c_little_endian(tmp_path: Path) -> None:
     async with Mover.open(page_bytes=PAGE) as mover:
         with nvme_file(tmp_path / "object") as nvme, memory_file(b"123456789") as ddr:
-            _, sums = await mover.demote(
-                src_fd=ddr, dst_fd=nvme, dir_fd=None, size_bytes=9, runs=[(0, 1)], direct=False
-            )
+            _, sums = await mover.demote(ddr_fd=ddr, parts=[whole(nvme)], size_bytes=9, runs=[(0, 1)])
     assert sums == (0xE3069283).to_bytes(4, "little")
 
 
 async def test_object_without_pages(tmp_path: Path) -> None:
     async with Mover.open(page_bytes=PAGE) as mover:
         with nvme_file(tmp_path / "object") as nvme, memory_file() as ddr:
-            result, sums = await mover.demote(
-                src_fd=ddr, dst_fd=nvme, dir_fd=None, size_bytes=123, runs=[], direct=False
-            )
+            result, sums = await mover.demote(ddr_fd=ddr, parts=[whole(nvme)], size_bytes=123, runs=[])
     assert (result.moved_bytes, sums) == (0, b"")
     assert (tmp_path / "object").read_bytes() == bytes(123)
 
@@ -139,12 +76,12 @@ async def test_damaged_page(tmp_path: Path) -> None:
             sums = await demoted(mover, tmp_path / "object", nvme, sparse_content())
             os.pwrite(nvme, b"\0" if os.pread(nvme, 1, 7 * PAGE) != b"\0" else b"\1", 7 * PAGE)
             with pytest.raises(ChecksumError, match="page 7") as caught:
-                await mover.promote(src_fd=nvme, dst_fd=back, size_bytes=SIZE, runs=RUNS, sums=sums, direct=False)
+                await mover.promote(parts=[whole(nvme)], ddr_fd=back, size_bytes=SIZE, runs=RUNS, sums=sums)
             assert caught.value.page == 7
             assert isinstance(caught.value, DamagedError)
             os.ftruncate(nvme, 0)
             with pytest.raises(ChecksumError):
-                await mover.verify(src_fd=nvme, size_bytes=SIZE, runs=RUNS, sums=sums, direct=False)
+                await mover.verify(parts=[whole(nvme)], size_bytes=SIZE, runs=RUNS, sums=sums)
         assert mover.statistics()[Kind.PROMOTE].failed == 1
 
 
@@ -152,15 +89,13 @@ async def test_errors_carry_their_errno(tmp_path: Path) -> None:
     async with Mover.open(page_bytes=PAGE) as mover:
         with memory_file(bytes(PAGE)) as ddr, memory_file() as other:
             with pytest.raises(OSError, match="submit a demote") as caught:
-                await mover.demote(src_fd=ddr, dst_fd=other, dir_fd=None, size_bytes=1, runs=[(1, 1)], direct=False)
+                await mover.demote(ddr_fd=ddr, parts=[whole(other)], size_bytes=1, runs=[(1, 1)])
             assert caught.value.errno == errno.EINVAL
             with pytest.raises(OSError, match="3 bytes of sums for 1 pages") as caught:
-                await mover.verify(src_fd=ddr, size_bytes=1, runs=[(0, 1)], sums=b"abc", direct=False)
+                await mover.verify(parts=[whole(ddr)], size_bytes=1, runs=[(0, 1)], sums=b"abc")
             assert caught.value.errno == errno.EINVAL
             with pytest.raises(OSError, match="demote") as caught:
-                await mover.demote(
-                    src_fd=ddr, dst_fd=other, dir_fd=None, size_bytes=PAGE + 1, runs=[(0, 2)], direct=False
-                )
+                await mover.demote(ddr_fd=ddr, parts=[whole(other)], size_bytes=PAGE + 1, runs=[(0, 2)])
             assert caught.value.errno == errno.EIO
         # The places of those that failed are free: nothing is left.
         assert {kind: counts.queued for kind, counts in mover.statistics().items()} == dict.fromkeys(Kind, 0)
@@ -180,18 +115,17 @@ async def test_no_space(tmp_path: Path) -> None:
     with memory_file(bytes(8 * PAGE)) as ddr:
         async with Mover.open(page_bytes=PAGE, io_bytes=PAGE) as mover:
             with pytest.raises(OSError, match="demote") as caught:
-                await mover.demote(
-                    src_fd=ddr, dst_fd=dst, dir_fd=None, size_bytes=8 * PAGE, runs=[(0, 8)], direct=False
-                )
+                await mover.demote(ddr_fd=ddr, parts=[whole(dst)], size_bytes=8 * PAGE, runs=[(0, 8)])
     os.close(dst)
     assert caught.value.errno == errno.ENOSPC
 
 
 async def test_deadline() -> None:
     async with Mover.open(page_bytes=PAGE, deadline_s=0.02) as mover:
-        with silent_pipe() as fd, pytest.raises(OSError, match="verify") as caught:
+        with silent_pipe() as fd, pytest.raises(DeviceTimeoutError, match="verify") as caught:
             await Verify(mover, fd)()
     assert caught.value.errno == errno.ETIMEDOUT
+    assert caught.value.device == 0
 
 
 async def test_cancelled_task_cancels_its_move() -> None:
@@ -220,13 +154,13 @@ async def test_callers_wait_for_a_place(tmp_path: Path) -> None:
     moves = 200
     content = sparse_content()
     done = []
-    async with Mover.open(page_bytes=PAGE, queue_jobs=4, queue_depth=2, io_bytes=2 * PAGE) as mover:
+    async with Mover.open(page_bytes=PAGE, queue_jobs=4, queue_depth=4, io_bytes=2 * PAGE) as mover:
         with nvme_file(tmp_path / "object") as nvme:
             sums = await demoted(mover, tmp_path / "object", nvme, content)
 
             async def promote() -> None:
                 with memory_file() as back:
-                    await mover.promote(src_fd=nvme, dst_fd=back, size_bytes=SIZE, runs=RUNS, sums=sums, direct=False)
+                    await mover.promote(parts=[whole(nvme)], ddr_fd=back, size_bytes=SIZE, runs=RUNS, sums=sums)
                     done.append(os.pread(back, SIZE + 1, 0) == content)
 
             async with trio.open_nursery() as nursery:
@@ -271,3 +205,26 @@ async def test_closing_ends_what_moves_and_what_waits() -> None:
         await Verify(mover, -1)()
     with pytest.raises(trio.ClosedResourceError):
         mover.statistics()
+
+
+def test_a_file_gets_storage_that_is_no_data_and_gives_it_back() -> None:
+    with memory_file() as fd:
+        os.truncate(fd, 0)
+        allocate(fd, PAGE, PAGE)
+        assert (os.fstat(fd).st_size, held_blocks(fd) * BLOCK_BYTES) == (0, PAGE)
+        os.truncate(fd, 2 * PAGE)
+        assert os.pread(fd, 2 * PAGE, 0) == bytes(2 * PAGE)
+        with pytest.raises(OSError, match="No such device or address"):
+            os.lseek(fd, 0, os.SEEK_DATA)
+        punch(fd, PAGE, PAGE)
+        assert held_blocks(fd) == 0
+
+
+@pytest.mark.parametrize("change", [allocate, punch])
+def test_what_no_file_can_hold_is_refused(change: Callable[[int, int, int], None]) -> None:
+    with memory_file() as fd:
+        for offset, length in ((2**63, PAGE), (0, 2**63), (0, 0)):
+            with pytest.raises(OSError, match="Invalid argument"):
+                change(fd, offset, length)
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        change(-1, 0, PAGE)

@@ -23,7 +23,7 @@ async def read_all_mapped(tiers, ino):
     await tiers.objects.open(ino, write=False)
     with mmap.mmap(tiers.plane.objects[ino].fd, 0, mmap.MAP_SHARED, mmap.PROT_READ) as mapped:
         data = mapped[:]
-        await tiers.objects._sample(tiers.objects.lives.by_ino[ino])
+        await tiers.objects.writing.sample(tiers.objects.lives.by_ino[ino])
         info = await tiers.books.tier(Tier.DDR)
         assert info.used_blocks + info.reserved_blocks == EVERY_BLOCK, "promised while it is mapped"
     await tiers.objects.release(ino, write=False)

@@ -5,10 +5,10 @@ import os
 import random
 
 import pytest
-import trio
 
 from kvd.errors import DamagedError, NotFoundError
 from kvdriver import Tier
+from support.bad_disk import flip_bit
 from support.tiers import PAGE_BYTES, tiers_at
 
 random_bytes = random.Random(1).randbytes
@@ -16,7 +16,7 @@ random_bytes = random.Random(1).randbytes
 
 def copy_file(tiers, ino):
     copy = tiers.catalog.placements.copy(ino)
-    return tiers.nvme.file_of(copy)
+    return tiers.nvme.file(copy.dir_index, copy.ino, copy.gen)
 
 
 @pytest.mark.parametrize("where", [0, PAGE_BYTES + 1, 3 * PAGE_BYTES + 776])
@@ -25,17 +25,15 @@ async def test_a_flipped_bit_is_eio_and_quarantine(root, claim_log, where):
     async with tiers_at(root) as tiers:
         ino = await tiers.make(b"a", random_bytes(3 * PAGE_BYTES + 777))
         await tiers.objects.demote(ino)
-        with copy_file(tiers, ino).open("r+b") as file:
-            file.seek(where)
-            byte = file.read(1)[0]
-            file.seek(where)
-            file.write(bytes([byte ^ 4]))
+        file = copy_file(tiers, ino)
+        flip_bit(file, where, bit=2)
         for _ in range(2):
             with pytest.raises(DamagedError):
                 await tiers.objects.open(ino, write=False)
         assert await tiers.used_blocks(Tier.DDR) == 0
         (fault,) = tiers.catalog.placements.faults(10)
         assert (fault.path, fault.page, fault.what) == (b"/a", where // PAGE_BYTES, "checksum differs")
+        assert fault.place == f"{file} at {where // PAGE_BYTES * PAGE_BYTES}"
         await tiers.objects.open(ino, write=True, truncate=True)
         tiers.write(ino, b"new")
         await tiers.objects.release(ino, write=True)
@@ -83,22 +81,7 @@ async def test_a_write_that_fails_on_nvme_leaves_the_older_copy(root, monkeypatc
         monkeypatch.undo()
         assert tiers.catalog.placements.copy(ino).gen == old.gen
         assert copy_file(tiers, ino).read_bytes() == b"old" * 100
-        assert len(list(tiers.nvme.files())) == 1
+        assert len((await tiers.nvme.files())[0]) == 1
         await tiers.objects.release(ino, write=True)
         await tiers.objects.demote(ino)
         assert await tiers.read(ino) == b"new" * 100
-
-
-async def test_an_nvme_directory_that_does_not_answer_ends_nothing(root, claim_log, monkeypatch):
-    claim_log("nvme capacity can't be read")
-    async with tiers_at(root) as tiers:
-        before = (await tiers.books.tier(Tier.NVME)).capacity_blocks
-
-        def broken(*args):
-            raise OSError(errno.EIO, "Input/output error")
-
-        monkeypatch.setattr(tiers.nvme, "capacity_blocks", broken)
-        with trio.move_on_after(0.2):
-            await tiers.objects.room.run()
-        assert (await tiers.books.tier(Tier.NVME)).capacity_blocks == before
-        assert await tiers.read(await tiers.make(b"a", b"abc")) == b"abc"

@@ -70,6 +70,7 @@ async def test_beyond_the_budget_the_oldest_go_at_once_idle_or_not(root):
         await tiers.make(b"second", random_bytes(MIB + MIB // 2))
         assert await tiers.used_blocks(Tier.DDR) > 2 * MIB // BLOCK_BYTES
         assert tiers.objects.lives.by_ino[first].last_use_s > trio.current_time() - tiers.config.ddr.idle_s
-        await tiers.objects.room._keep_watermarks()
+        async with trio.open_nursery() as nursery:
+            await tiers.objects.room._keep_watermarks(nursery)
         assert await tiers.used_blocks(Tier.DDR) <= 2 * MIB // BLOCK_BYTES
         assert tiers.catalog.placements.get(first).tier == Tier.NVME

@@ -12,10 +12,12 @@ import sys
 
 import pytest
 
-from support.posix import child, ftruncate, tried
+from support.posix import child, ftruncate, tried, wait_for
 
 PAGE = 4096
 SIZE = 64 * PAGE
+PINNED_SIZE = 1024 * PAGE
+"""Objects under 1 MiB are written through kvd, so only a mapping of a reader can be pinned there."""
 
 
 @pytest.fixture
@@ -221,9 +223,11 @@ def test_a_mapping_of_an_object_in_ddr_is_a_fixed_buffer(path, mounted):
         # A page of FUSE's own cache must not be pinned for long (FOLL_LONGTERM): the kernel may say no, kvd can't help.
         assert tried(os.stat, path).st_size == SIZE
         return
+    path.write_bytes(b"0" * PINNED_SIZE)
+    wait_for(lambda: os.getxattr(path, "user.kvd.state") == b"sealed")  # until then it is open as its writer had it
     fd = os.open(path, os.O_RDWR)
-    memory = mmap.mmap(fd, SIZE)
-    ring = register(memory, SIZE)
+    memory = mmap.mmap(fd, PINNED_SIZE)
+    ring = register(memory, PINNED_SIZE)
     assert isinstance(ring, int), ring
     memory[:6] = b"pinned"
     assert os.pread(fd, 6, 0) == b"pinned"

@@ -14,6 +14,7 @@ from support.content import (
     file_bytes,
     fill,
     fill_sparse,
+    spare_bytes,
     usage,
     wait_until,
 )
@@ -117,6 +118,9 @@ def test_hits_and_last_use_are_told(mounted, folder):
 
 
 def test_books_are_what_the_files_hold_once_all_is_closed(mounted, folder):
+    # What a mapping has read into the holes of the tests before are clean pages: the kernel may drop them at any time.
+    for sparse in mounted.root.glob("*/sparse"):
+        sparse.unlink()
     make_all(folder)
     mounted.kvd.kvctl("demote", str(folder / "65537"))
     fill(folder / "4095", 300_000)
@@ -126,4 +130,5 @@ def test_books_are_what_the_files_hold_once_all_is_closed(mounted, folder):
         line = usage(mounted.kvd, tier)
         assert (line["used_bytes"], line["reserved_bytes"]) == (file_bytes(top), 0), tier
     marker_bytes = (mounted.kvd.ddr / "kvd-ddr.json").stat().st_blocks * 512
-    assert ddr_bytes(mounted.kvd) == usage(mounted.kvd, "ddr")["used_bytes"] + marker_bytes
+    beside_bytes = marker_bytes + spare_bytes(mounted.kvd)
+    assert ddr_bytes(mounted.kvd) == usage(mounted.kvd, "ddr")["used_bytes"] + beside_bytes

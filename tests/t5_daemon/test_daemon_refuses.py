@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from kvd.catalog.schema import SCHEMA_VERSION
 from kvd.errors import ConfigError
 from kvd.tier.nvme import NvmeStore
+from support.content import wait_until
 from support.daemons import Daemon, daemon, kvctl, mounted_at, tree_of
 
 if TYPE_CHECKING:
@@ -124,9 +126,12 @@ def test_a_mount_point_that_is_no_empty_directory(kvd: Daemon, spoil: Callable[[
     assert kvd.refused() == (78, f"[daemon] mount: {kvd.mount} {mend}")
 
 
+REBUILD = "move it away or restore it, or make it anew from the files: kvctl fsck --rebuild"
+
+
 def _garbage(path: Path) -> str:
     path.write_bytes(b"garbage " * 1000)
-    return "is not a usable catalogue (file is not a database); move it away or restore it"
+    return f"is not a usable catalogue (file is not a database); {REBUILD}"
 
 
 def _foreign(path: Path) -> str:
@@ -138,13 +143,13 @@ def _foreign(path: Path) -> str:
 def _newer(path: Path) -> str:
     with contextlib.closing(sqlite3.connect(path)) as connection:
         connection.execute("PRAGMA user_version=99")
-    return "has schema 99, this kvd knows up to 1; install a newer kvd or set another directory"
+    return f"has schema 99, this kvd knows up to {SCHEMA_VERSION}; install a newer kvd or set another directory"
 
 
 def _cut(path: Path) -> str:
     with path.open("r+b") as file:
         file.truncate(5000)
-    return "is not a usable catalogue (database disk image is malformed); move it away or restore it"
+    return f"is not a usable catalogue (database disk image is malformed); {REBUILD}"
 
 
 @pytest.mark.parametrize("spoil", [_garbage, _foreign, _newer, _cut])
@@ -174,6 +179,7 @@ def seed() -> dict[str, bytes]:
 
 def test_an_nvme_directory_of_another_catalogue(kvd: Daemon, other: Daemon) -> None:
     kvd.set("nvme", dirs=other.nvme_dirs)
+    wait_until((other.nvme_dirs[0] / "kvd-tree").exists, "the other one never described itself")
     before = tree_of(other.nvme_dirs[0])
     status, sentence = kvd.refused()
     owner = json.loads(before["kvd-nvme.json"])["uuid"]

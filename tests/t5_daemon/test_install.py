@@ -84,8 +84,8 @@ def test_nothing_that_is_installed_knows_of_the_stage_or_the_sources(installed):
 
 
 def test_modules_are_compiled_under_their_final_place(installed):
-    (compiled,) = (installed / PACKAGE).glob("lib/python*/site-packages/kvd/__pycache__/fsck.*.pyc")
-    source = compiled.parents[1].relative_to(installed) / "fsck.py"
+    (compiled,) = (installed / PACKAGE).glob("lib/python*/site-packages/kvd/__pycache__/flush.*.pyc")
+    source = compiled.parents[1].relative_to(installed) / "flush.py"
     assert os.fsencode(f"/{source}") in compiled.read_bytes()
 
 

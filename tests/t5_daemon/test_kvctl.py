@@ -47,6 +47,8 @@ SHOWS = [
         ["status"],
         ["kvd 0.1.0 serves /mnt/kvd: degraded", "because", "without", "Faults", "/model/damaged.bin", "1d 2h"],
     ),
+    (["status"], ["/data/a: online, 900 GiB free", "/data/b: offline since", "no answer within 30 s"]),
+    (["status"], ["being checked: 900 of 1000 objects on NVMe"]),
     (["df"], ["TIER", "ddr", "nvme", "64.0 GiB", "2.0 TiB", "47%", "/run/kvd/ddr"]),
     (["ls", "/mnt/kvd"], ["empty/\nmodel/\n"]),
     (

@@ -1,0 +1,1 @@
+"""What ``kvctl replay`` does: reads traces, and runs the daemon's own policies over them."""

@@ -1,0 +1,108 @@
+/* Objects by key, and the tree of chains that they make. */
+#include "policy/internal.h"
+
+static uint32_t bucket_of(const kvd_policy *policy, uint64_t key)
+{
+	key = (key ^ key >> 30) * 0xbf58476d1ce4e5b9ull;
+	key = (key ^ key >> 27) * 0x94d049bb133111ebull;
+	return (uint32_t)(key ^ key >> 31) & policy->buckets_mask;
+}
+
+uint32_t kvd_policy_node_find(const kvd_policy *policy, uint64_t key)
+{
+	uint32_t at = policy->buckets[bucket_of(policy, key)];
+
+	while (at != POLICY_NIL && policy->nodes[at].key != key)
+		at = policy->nodes[at].chain;
+	return at;
+}
+
+/*
+ * A node below a parent (NIL: a root), in no group and no tier. A node keeps its parent for life, so that a chain has no ring
+ * whatever keys come. NIL if all nodes are in tiers: what was remembered longest makes room.
+ */
+uint32_t kvd_policy_node_make(kvd_policy *policy, uint64_t key, uint32_t parent)
+{
+	uint32_t bucket = bucket_of(policy, key);
+	uint32_t at;
+
+	policy->nodes[parent].kids[KVD_POLICY_UNKNOWN]++; /* before anything is forgotten: it must not be the parent */
+	while (policy->nodes_free == POLICY_NIL && policy->nodes_used == policy->nodes_size)
+		if (!kvd_policy_ghost_drop(policy)) {
+			policy->nodes[parent].kids[KVD_POLICY_UNKNOWN]--;
+			return POLICY_NIL;
+		}
+	at = policy->nodes_free;
+	if (at != POLICY_NIL)
+		policy->nodes_free = policy->nodes[at].chain;
+	else
+		at = policy->nodes_used++;
+	policy->nodes[at] = (struct policy_node){
+		.key = key, .chain = policy->buckets[bucket], .parent = parent, .tier = KVD_POLICY_UNKNOWN
+	};
+	policy->buckets[bucket] = at;
+	return at;
+}
+
+static void unhash(kvd_policy *policy, uint32_t node)
+{
+	uint32_t *link = &policy->buckets[bucket_of(policy, policy->nodes[node].key)];
+
+	while (*link != node)
+		link = &policy->nodes[*link].chain;
+	*link = policy->nodes[node].chain;
+}
+
+static bool wanted(const struct policy_node *node)
+{
+	return node->group != POLICY_NIL || node->kids[0] + node->kids[1] + node->kids[2] + node->kids[KVD_POLICY_UNKNOWN] > 0;
+}
+
+/* Free a node that is in no group and on which nothing hangs, and then its parent if that waited for it. */
+void kvd_policy_node_unref(kvd_policy *policy, uint32_t node)
+{
+	while (node != POLICY_NIL && !wanted(&policy->nodes[node])) {
+		uint32_t parent = policy->nodes[node].parent;
+
+		unhash(policy, node);
+		policy->nodes[node].chain = policy->nodes_free;
+		policy->nodes_free = node;
+		if (parent != POLICY_NIL)
+			policy->nodes[parent].kids[KVD_POLICY_UNKNOWN]--;
+		node = parent;
+	}
+}
+
+/* A node in no group has other units than before. */
+void kvd_policy_node_resize(kvd_policy *policy, uint32_t node, uint32_t units)
+{
+	struct policy_node *it = &policy->nodes[node];
+
+	if (it->tier < KVD_POLICY_TIERS)
+		policy->units[it->tier] += (uint64_t)units - it->units;
+	it->units = units;
+}
+
+/* Count a node with its parent under the tier that it has now; UNKNOWN: it is in no group. */
+void kvd_policy_node_retier(kvd_policy *policy, uint32_t node, uint32_t tier)
+{
+	struct policy_node *it = &policy->nodes[node];
+	uint32_t before = it->tier;
+
+	if (before == tier)
+		return;
+	if (before < KVD_POLICY_TIERS) {
+		policy->objects[before]--;
+		policy->units[before] -= it->units;
+	}
+	if (tier < KVD_POLICY_TIERS) {
+		policy->objects[tier]++;
+		policy->units[tier] += it->units;
+	}
+	it->tier = (uint8_t)tier;
+	if (it->parent == POLICY_NIL)
+		return; /* the counts of node 0 mean nothing */
+	policy->nodes[it->parent].kids[before]--;
+	policy->nodes[it->parent].kids[tier]++;
+	kvd_policy_node_settle(policy, it->parent);
+}

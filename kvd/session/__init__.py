@@ -1,0 +1,1 @@
+"""Sessions: the unit of lifecycle. Their states, what becomes of them with time, and who holds on to them."""

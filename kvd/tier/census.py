@@ -1,0 +1,125 @@
+"""Which objects in memory are in which state, kept as they change: nobody looks through all of them to find a few."""
+
+from __future__ import annotations
+
+import heapq
+from typing import TYPE_CHECKING
+
+from kvd.tier.plane import Mode
+from kvdriver import Tier
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Mapping
+
+    from kvd.tier.live import Live
+
+_ALL = "all"
+
+
+class Census:
+    """Counts the objects of `by_ino`; told by each `Live` of what has changed.
+
+    Attributes
+    ----------
+    attached
+        Those that the data plane serves.
+    sampled
+        Those of them that the kernel writes, or reads holes of, by itself.
+    unsealed, streaming
+        By `Live.sealed` and `Live.streaming`.
+    resident
+        Numbers of those in DDR.
+    dirty
+        Numbers of those whose sealed bytes are only there.
+    """
+
+    def __init__(self, by_ino: Mapping[int, Live]) -> None:
+        self._by_ino = by_ino
+        self.attached: dict[int, Live] = {}
+        self.sampled: dict[int, Live] = {}
+        self.unsealed: dict[int, Live] = {}
+        self.streaming: dict[int, Live] = {}
+        self.resident: set[int] = set()
+        self.dirty: set[int] = set()
+        self._oldest: list[tuple[float, int]] = []
+        self._listed: set[int] = set()  # an entry of each is in `_oldest`, as old as its last use or older
+
+    def __repr__(self) -> str:
+        return f"<Census {len(self._by_ino)} objects, {len(self.resident)} in ddr, {len(self.attached)} attached>"
+
+    def add(self, live: Live) -> None:
+        """Count an object that has come into memory."""
+        self.note(live, _ALL)
+
+    def forget(self, live: Live) -> None:
+        """Count one no longer that has left it."""
+        for some in (self.attached, self.sampled, self.unsealed, self.streaming):
+            some.pop(live.ino, None)
+        self.resident.discard(live.ino)
+        self.dirty.discard(live.ino)
+
+    def note(self, live: Live, what: str) -> None:
+        """Count an object as it is now, after a change of one of its attributes (`kvd.tier.live.COUNTED`)."""
+        match what:
+            case "mode" | "ddr_fd":
+                self._plane(live)
+            case "streaming":
+                _keep(self.streaming, live, wanted=live.streaming is not None)
+            case "copy":
+                self._dirty(live)
+            case "readers" | "writers" | "pinned" | "held":
+                self._list(live)
+            case _:
+                _keep(self.unsealed, live, wanted=not live.sealed)
+                _mark(self.resident, live, wanted=live.tier is Tier.DDR)
+                self._dirty(live)
+                self._list(live)
+                if what == _ALL:
+                    self._plane(live)
+
+    def _plane(self, live: Live) -> None:
+        _keep(self.attached, live, wanted=live.mode is not None)
+        _keep(self.sampled, live, wanted=live.mode is Mode.PASSTHROUGH and live.ddr_fd >= 0)
+
+    def _dirty(self, live: Live) -> None:
+        _mark(self.dirty, live, wanted=live.tier is Tier.DDR and live.sealed and not live.damaged and not live.clean)
+
+    def _list(self, live: Live) -> None:
+        if live.movable and live.ino not in self._listed:
+            self._listed.add(live.ino)
+            heapq.heappush(self._oldest, (live.last_use_s, live.ino))
+
+    def oldest(self) -> Generator[Live, None, None]:
+        """Yield the objects that may be moved out of DDR, those used longest ago first; nothing is awaited meanwhile.
+
+        Takes as long as what is looked at: what was used since is sorted in anew when its turn comes. Close it.
+        """
+        seen: list[tuple[float, int]] = []
+        try:
+            while self._oldest:
+                entry = heapq.heappop(self._oldest)
+                live = self._by_ino.get(entry[1])
+                if live is None or not live.movable:
+                    self._listed.discard(entry[1])
+                elif live.last_use_s > entry[0]:
+                    heapq.heappush(self._oldest, (live.last_use_s, live.ino))
+                else:
+                    seen.append(entry)
+                    yield live
+        finally:
+            for entry in seen:
+                heapq.heappush(self._oldest, entry)
+
+
+def _keep(some: dict[int, Live], live: Live, *, wanted: bool) -> None:
+    if wanted:
+        some[live.ino] = live
+    else:
+        some.pop(live.ino, None)
+
+
+def _mark(some: set[int], live: Live, *, wanted: bool) -> None:
+    if wanted:
+        some.add(live.ino)
+    else:
+        some.discard(live.ino)

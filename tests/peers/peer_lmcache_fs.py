@@ -1,0 +1,5 @@
+"""LMCache ``fs://``."""
+
+from peer_lmcache import Fs as Peer
+
+__all__ = ["Peer"]
