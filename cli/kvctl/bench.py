@@ -58,6 +58,7 @@ class Common:
 
 SMALL_OBJECTS: Final = 100_000
 MANY_OBJECTS: Final = 1_000_000
+SESSIONS: Final = 100_000
 
 
 @bench.command
@@ -108,6 +109,20 @@ def scale(*, objects: int = MANY_OBJECTS, common: Common = Common(), ctl: Contex
         How many, of 4 KiB to 64 KiB, all on NVMe.
     """
     return _run("scale", common, ctl, objects)
+
+
+@bench.command
+def sessions(*, objects: int = SESSIONS, common: Common = Common(), ctl: Context) -> int:
+    """Measure how long a client waits for a lease or a change of a session's state, with very many sessions.
+
+    A thousand questions a second, for --ms in each round. Nothing of it depends on --size.
+
+    Parameters
+    ----------
+    objects
+        How many sessions, all on NVMe at first, each with a time to live.
+    """
+    return _run("sessions", common, ctl, objects)
 
 
 @bench.command(name="all")

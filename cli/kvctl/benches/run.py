@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, assert_never
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from kvctl.benches import disk, ground, machine, memory, meta, scale
+from kvctl.benches import disk, ground, machine, memory, meta, scale, sessions
 from kvctl.benches.outcome import MIB, SUSTAINED_BUDGETS, Outcome, Sizes
 from kvctl.exits import CtlError, Exit, UsageError
 from kvctl.private import KvdFailedError
+from kvd.client import ClientError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from kvctl.benches.ground import Ground
     from kvctl.run import Run
 
-Part: TypeAlias = Literal["read", "write", "small", "cold", "sustained", "meta", "scale"]
+Part: TypeAlias = Literal["read", "write", "small", "cold", "sustained", "meta", "scale", "sessions"]
 
 PARTS: Final[dict[str, tuple[Part, ...]]] = {
     "read": ("read",),
@@ -32,6 +33,7 @@ PARTS: Final[dict[str, tuple[Part, ...]]] = {
     "sustained": ("sustained",),
     "meta": ("meta",),
     "scale": ("scale",),
+    "sessions": ("sessions",),
     "all": ("read", "write", "small", "cold", "sustained", "meta"),
 }
 """What each command runs."""
@@ -53,6 +55,7 @@ STEPS: Final[dict[Part, tuple[int, int]]] = {
     "sustained": (1, 0),
     "meta": (3, 0),
     "scale": (0, len(scale.LAYOUTS) * (len(scale.OPERATIONS) + 1)),
+    "sessions": (1, 1),
 }
 """Steps of the progress bar: a round, and once."""
 
@@ -164,6 +167,10 @@ class _Runner:
             case "scale":
                 settings = {"daemon": {"flush": FLUSH}, "ddr": {"idle": NEVER_IDLE}}
                 return scale.measure(self._folder, settings, self._options.objects, rounds, self._step)
+            case "sessions":
+                settings = {"daemon": {"flush": FLUSH}, "ddr": {"idle": NEVER_IDLE}}
+                many, ms = self._options.objects, self._options.duration_ms
+                return sessions.measure(self._folder, settings, many, ms, rounds, self._step)
             case _ as never:
                 assert_never(never)
 
@@ -200,6 +207,8 @@ def run(what: str, options: Options, ctl: Run) -> Report:
                 outcomes += runner.run(part)
             except KvdFailedError as error:
                 raise CtlError(f"{part}: {error}", Exit.FAILED, "EIO") from error
+            except ClientError as error:
+                raise CtlError(f"{part}: {error}", Exit.FAILED, error.code) from error
             except OSError as error:
                 raise CtlError(f"{part}: {error}", Exit.FAILED, "EIO") from error
         file_systems = runner.file_systems
