@@ -46,7 +46,7 @@ test-c: $(C_BUILDS:%=build/%/build.ninja) ## the C tests: plain, ASan+UBSan, TSa
 	done
 
 test-py: build ## the Python tests (t1 to t6)
-	$(VENV)/bin/pytest -n $(TEST_WORKERS) --dist loadfile
+	$(VENV)/bin/pytest -n $(TEST_WORKERS) --dist loadfile --durations 15 --durations-min 20
 
 conformance: build ## the suite that every device must pass, in process and on kvd-card: the same number of tests
 	$(PY) scripts/conformance.py
