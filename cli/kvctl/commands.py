@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import os
-from importlib.metadata import version as package_version
 from pathlib import Path  # cyclopts reads these annotations
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 from cyclopts import App, CycloptsError, Group, Parameter
 from rich.text import Text
 
-from kvctl import device, engine, names, namespace, sessions, tables, units
-from kvctl.bench import bench
+from kvctl import names, tables, units
 from kvctl.client import Client
 from kvctl.exits import CtlError, Exit, UsageError, exit_of_all
-from kvctl.fsck import fsck
 from kvctl.operate import operate
-from kvctl.replay import replay
 from kvctl.run import Run
 
 if TYPE_CHECKING:
@@ -42,29 +38,40 @@ Exit status:
 - 130: interrupted
 """
 
-VERSION: Final = package_version("kvd")
+
+def version_of_kvd() -> str:
+    """Return the version that is installed; looking it up takes a while."""
+    from importlib.metadata import version  # noqa: PLC0415
+
+    return version("kvd")
+
 
 app = App(
     name="kvctl",
     help=HELP,
     help_format="markdown",
-    version=f"kvctl {VERSION}",
+    version=lambda: f"kvctl {version_of_kvd()}",
     version_flags=["--version"],
     version_format="plaintext",
     help_on_error=False,
 )
 # Ctrl-C is `main`'s: it says so.
 app.suppress_keyboard_interrupt = app.meta.suppress_keyboard_interrupt = False
-app.command(bench)
 app.meta.group_parameters = Group("Options of every command", sort_key=0)
 
-app.command(device.app)
-app.command(engine.app)
-app.command(namespace.app)
-app.command(namespace.invalidate)
-app.command(sessions.app)
-app.command(fsck)
-app.command(replay)
+# Imported when they are asked for: importing them would take longer than most commands do.
+LATER: Final = {
+    "bench": "kvctl.bench:bench",
+    "device": "kvctl.device:app",
+    "engine": "kvctl.engine:app",
+    "fsck": "kvctl.fsck:fsck",
+    "invalidate": "kvctl.namespace:invalidate",
+    "namespace": "kvctl.namespace:app",
+    "replay": "kvctl.replay:replay",
+    "session": "kvctl.sessions:app",
+}
+for _name, _place in LATER.items():
+    app.command(_place, name=_name)
 
 Context = Annotated[Run, Parameter(parse=False)]
 Paths = Annotated[tuple[Path, ...], Parameter(negative="")]
@@ -268,7 +275,7 @@ def _each(ctl: Run, paths: Sequence[Path], ask: Callable[[bytes], None]) -> list
 @app.command
 def version(*, ctl: Context) -> int:
     """Show the versions of kvctl and of the daemon."""
-    document: dict[str, Any] = {"client": VERSION, "daemon": None}
+    document: dict[str, Any] = {"client": version_of_kvd(), "daemon": None}
     absent: CtlError | None = None
     try:
         document["daemon"] = ctl.client.get("version")
@@ -337,6 +344,10 @@ def _launch(
 
 def run(arguments: Sequence[str]) -> int:
     """Run one command; return the exit status."""
+    named = (word for word in arguments if word in app and not word.startswith("-"))
+    if next(named, "completion") == "completion":
+        for name in LATER:  # all commands are listed
+            app[name]
     try:
         return int(app.meta(arguments, exit_on_error=False, result_action="return_value") or Exit.OK)
     except CycloptsError:
