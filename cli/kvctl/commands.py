@@ -16,6 +16,7 @@ from kvctl.client import Client
 from kvctl.exits import CtlError, Exit, UsageError, exit_of_all
 from kvctl.fsck import fsck
 from kvctl.operate import operate
+from kvctl.plan import plan
 from kvctl.replay import replay
 from kvctl.run import Run
 
@@ -64,6 +65,7 @@ app.command(namespace.app)
 app.command(namespace.invalidate)
 app.command(sessions.app)
 app.command(fsck)
+app.command(plan)
 app.command(replay)
 
 Context = Annotated[Run, Parameter(parse=False)]

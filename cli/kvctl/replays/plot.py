@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from kvctl.benches.plot import OURS_COLOUR, PEER_COLOUR, check
-from kvctl.exits import CtlError, Exit
+from kvctl.benches.plot import OURS_COLOUR, PEER_COLOUR, check, save
 from kvctl.replays import report
 from kvd.policy.policies import DEFAULT
 
@@ -32,7 +31,6 @@ def draw(found: Found, path: Path) -> None:
     CtlError
         If the file can't be written.
     """
-    import matplotlib as mpl  # noqa: PLC0415
     from matplotlib.backends.backend_svg import FigureCanvasSVG  # noqa: PLC0415
     from matplotlib.figure import Figure  # noqa: PLC0415
 
@@ -49,12 +47,7 @@ def draw(found: Found, path: Path) -> None:
     _panel(figure.add_subplot(1, 3, 2), names, ttft, colours, "estimated TTFT, mean, s")
     written = [each["nvme_written_bytes"] / GIB for each in told]
     _panel(figure.add_subplot(1, 3, 3), names, written, colours, "NVMe written, GiB")
-    try:
-        # Words stay words, and the same numbers make the same file.
-        with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": "kvd"}):
-            figure.savefig(path, format="svg", metadata={"Date": None})
-    except OSError as error:
-        raise CtlError(f"--plot {path}: {error.strerror}", Exit.FAILED, "EIO") from error
+    save(figure, path)
 
 
 def _panel(axes: Any, names: list[str], values: list[float], colours: list[str], what: str) -> Any:

@@ -65,6 +65,24 @@ class Found:
     counts: dict[str, Counts]
 
 
+def load(path: Path) -> list[Request]:
+    """Return all requests of a trace.
+
+    Raises
+    ------
+    TraceError
+        If it can't be read, breaks its format, has no request or too many.
+    """
+    requests: list[Request] = []
+    for request in traces.read(path):
+        requests.append(request)
+        if len(requests) > REQUESTS_MAX:
+            raise TraceError(f"{path}: more than {REQUESTS_MAX} requests")
+    if not requests:
+        raise TraceError(f"{path}: no requests")
+    return requests
+
+
 def run(path: Path, options: Options, tell: Callable[[str], None] = _silent) -> Found:
     """Replay a trace.
 
@@ -84,13 +102,7 @@ def run(path: Path, options: Options, tell: Callable[[str], None] = _silent) -> 
     UsageError
         If a tier is too small.
     """
-    requests: list[Request] = []
-    for request in traces.read(path):
-        requests.append(request)
-        if len(requests) > REQUESTS_MAX:
-            raise TraceError(f"{path}: more than {REQUESTS_MAX} requests")
-    if not requests:
-        raise TraceError(f"{path}: no requests")
+    requests = load(path)
     block_bytes = requests[0].block_tokens * options.token_bytes
     tiers = options.tiers(block_bytes)
     speeds = Speeds(
