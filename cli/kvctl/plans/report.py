@@ -22,7 +22,18 @@ if TYPE_CHECKING:
 
 DIGITS: Final = 4
 REUSE_SHARES: Final = (0.5, 0.9)
-COLUMNS: Final = ("DDR", "NVME", "TOKENS HIT", "GPU S/H SAVED", "SAVES", "COSTS", "LEFT", "STEP SAVES", "STEP COSTS")
+COLUMNS: Final = (
+    "DDR",
+    "NVME",
+    "TOKENS HIT",
+    "GPU S/H SAVED",
+    "SAVES",
+    "COSTS",
+    "LEFT",
+    "NVME BUSY",
+    "STEP SAVES",
+    "STEP COSTS",
+)
 
 
 def document(plan: Plan) -> dict[str, Any]:
@@ -77,6 +88,7 @@ def _numbers(plan: Plan, point: Point) -> dict[str, Any]:
         "ddr_read_bytes": point.ddr_read_bytes,
         "nvme_read_bytes": point.nvme_read_bytes,
         "nvme_written_bytes": point.nvme_written_bytes,
+        "nvme_busy": round(point.nvme_busy, DIGITS),
     }
 
 
@@ -122,6 +134,7 @@ def _table(plan: Plan, points: Sequence[Point]) -> Table:
             verdict.money(point.saved_month),
             verdict.money(point.price_month),
             verdict.money(point.net_month),
+            verdict.percent(point.nvme_busy) if point.nvme_bytes else "-",
             *step,
             style="bold" if point is plan.best else None,
         )

@@ -75,12 +75,21 @@ class Plan:
     @property
     def shown(self) -> Point | None:
         """The point beside which others are shown: the best, or the one that loses least."""
-        return max(self.points, key=lambda point: point.net_month, default=None)
+        return self.best or max(self.points, key=lambda point: point.net_month, default=None)
+
+    @property
+    def too_fast(self) -> Point | None:
+        """The point that would leave more than the best, if NVMe were fast enough for it."""
+        found = max(self.points, key=lambda point: point.net_month, default=None)
+        if found is None or found.net_month <= 0 or found.nvme_busy <= 1:
+            return None
+        return found
 
 
 def best_of(points: Sequence[Point]) -> Point | None:
-    """Return the point that leaves most, the cheapest of equals; None if none leaves anything."""
-    found = max(points, key=lambda point: (point.net_month, -point.price_month), default=None)
+    """Return the point that leaves most, the cheapest of equals; None if none that NVMe is fast enough for leaves anything."""
+    can = [point for point in points if point.nvme_busy <= 1]
+    found = max(can, key=lambda point: (point.net_month, -point.price_month), default=None)
     return found if found is not None and found.net_month > 0 else None
 
 

@@ -45,6 +45,8 @@ class Point:
         What that is worth a month, and what the tiers cost.
     ddr_read_bytes, nvme_read_bytes, nvme_written_bytes
         Moved, over the whole trace.
+    nvme_busy
+        What NVMe would need to read and write that, over the time of the trace; a point above 1 can't be had.
     """
 
     ddr_bytes: int
@@ -56,6 +58,7 @@ class Point:
     ddr_read_bytes: int
     nvme_read_bytes: int
     nvme_written_bytes: int
+    nvme_busy: float
 
     @property
     def net_month(self) -> float:
@@ -150,6 +153,8 @@ class Sweep:
             hit_tokens += tokens.ddr + tokens.nvme
             saved_s += self._costs.saved_s(tokens)
         counts = replay.counts
+        # Writes are taken to be as fast as reads.
+        nvme_s = (counts.nvme_hits + counts.nvme_written) * block_bytes / self._speeds.nvme_bytes_s
         return Point(
             ddr_bytes=ddr_bytes,
             nvme_bytes=nvme_bytes,
@@ -160,4 +165,5 @@ class Sweep:
             ddr_read_bytes=counts.ddr_hits * block_bytes,
             nvme_read_bytes=counts.nvme_hits * block_bytes,
             nvme_written_bytes=counts.nvme_written * block_bytes,
+            nvme_busy=nvme_s / self._load.span_s,
         )

@@ -82,13 +82,15 @@ def sentences(plan: Plan) -> list[str]:
         _more(best, plan.find(2 * best.ddr_bytes, best.nvme_bytes), "Twice the DDR"),
     ]
     if costs.nvme is not None:
-        larger = min((each.nvme_bytes for each in plan.points if each.nvme_bytes > best.nvme_bytes), default=0)
+        larger = min((each.nvme_bytes for each in plan.points if each.nvme_bytes > best.nvme_bytes), default=None)
         what = f"{units.size(larger)} of NVMe" if larger and not best.nvme_bytes else "Twice the NVMe"
-        found.append(_more(best, plan.find(best.ddr_bytes, larger), what))
+        found.append(_more(best, None if larger is None else plan.find(best.ddr_bytes, larger), what))
     if best.ddr_bytes == min(each.ddr_bytes for each in plan.points):
         found.append("Less DDR was not looked at: see --ddr-sizes.")
     if best.nvme_bytes:
-        found.append(_nvme(plan, best))
+        found.append(_wear(plan, best))
+    if plan.too_fast is not None:
+        found.append(_too_fast(plan.too_fast))
     return found
 
 
@@ -96,24 +98,31 @@ def _more(best: Point, more: Point | None, what: str) -> str:
     if more is None:
         return f"{what} was not looked at."
     cost, saved = more.price_month - best.price_month, more.saved_month - best.saved_month
-    return f"{what} would cost {money(cost)} more a month, and save {money(saved)} more."
+    limit = f", but needs {more.nvme_busy:.1f} times the rate that NVMe has" if more.nvme_busy > 1 else ""
+    return f"{what} would cost {money(cost)} more a month, and save {money(saved)} more{limit}."
 
 
-def _nvme(plan: Plan, best: Point) -> str:
-    span_s, nvme = plan.load.span_s, plan.asked.costs.nvme
-    assert nvme is not None
-    written_bytes = best.nvme_written_bytes / span_s * DAY_S
-    busy = best.nvme_read_bytes / nvme.bytes_s / span_s
+def _wear(plan: Plan, best: Point) -> str:
+    written_bytes = best.nvme_written_bytes / plan.load.span_s * DAY_S
     return (
         f"NVMe is then written {units.size(int(written_bytes))} a day, {written_bytes / best.nvme_bytes:.1f} times its size, "
-        f"and reads take {percent(busy)} of the time{', more than there is' if busy > 1 else ''}."
+        f"and busy for {percent(best.nvme_busy)} of the time."
+    )
+
+
+def _too_fast(point: Point) -> str:
+    return (
+        f"{tiers(point)} would leave {money(point.net_month)} a month, but needs {point.nvme_busy:.1f} times the rate "
+        "that NVMe has."
     )
 
 
 def _why_nothing(plan: Plan) -> str:
     shown = plan.shown
     if shown is None:
-        return "what comes again would not save what a single block of a tier costs."
+        return "all that comes again would not save what a block of DDR costs."
+    if plan.too_fast is not None:
+        return f"NVMe is too slow for what would pay. {_too_fast(plan.too_fast)}"
     return (
         f"no size saves what it costs; {tiers(shown)} comes nearest, with {money(shown.saved_month)} a month "
         f"for {money(shown.price_month)}."

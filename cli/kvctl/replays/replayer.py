@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 
 TICK_STEPS: Final = 10_000
 HINTS_SEED: Final = 1
+NVME: Final = int(Place.NVME)
+"""To compare with what a policy says, for every block."""
+MISSING: Final = object()
 REUSE_MIN: Final = 0.02
 """Probability of another use from which on a block is written to NVMe."""
 
@@ -189,19 +192,17 @@ class Replay:
             below = None
             if self._tiers.nvme_blocks:
                 below = Below(room_units=self._tiers.nvme_blocks - len(self._nvme), reuse_min=REUSE_MIN)
-            for victim in self._policy.victims(Place.DDR, over, below):
-                self._leave_ddr(victim.key, victim.to)
+            for block, _, to in self._policy.victims(Place.DDR, over, below):
+                self._leave_ddr(block, to)
         over = len(self._nvme) - self._tiers.nvme_blocks
         if over > 0:
-            for victim in self._policy.victims(Place.NVME, over):
-                self._nvme.discard(victim.key)
+            self._nvme.difference_update([victim.key for victim in self._policy.victims(Place.NVME, over)])
         while self._copies and len(self._nvme) + len(self._copies) > self._tiers.nvme_blocks:
             self._copies.popitem(last=False)
 
     def _leave_ddr(self, block: int, to: int) -> None:
         self._ddr.discard(block)
-        clean = block in self._copies
-        self._copies.pop(block, None)
-        if to == Place.NVME:
+        clean = self._copies.pop(block, MISSING) is None
+        if to == NVME:
             self._nvme.add(block)
             self.counts.nvme_written += not clean
