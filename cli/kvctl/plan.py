@@ -15,6 +15,7 @@ from kvctl.run import Run  # noqa: TC001  cyclopts reads this annotation
 
 if TYPE_CHECKING:
     from kvctl.plans.costs import Costs, Prefill, Tier
+    from kvctl.plans.run import Plan
 
 DDR_RATE: Final = "10GB"
 NVME_RATE: Final = "2GB"
@@ -81,11 +82,10 @@ def plan(  # noqa: PLR0913  each is an option of the command
         Draw the numbers into this SVG file, too.
     """
     from kvctl.plans import plot as picture  # noqa: PLC0415  other commands start sooner without
-    from kvctl.plans import report, shape  # noqa: PLC0415
+    from kvctl.plans import shape  # noqa: PLC0415
     from kvctl.plans import run as plans  # noqa: PLC0415
 
-    told = (ddr_rate, nvme_rate, nvme_first)
-    if measure and told != (None, None, None):
+    if measure and (ddr_rate, nvme_rate, nvme_first) != (None, None, None):
         raise UsageError("give --measure, or --ddr-rate, --nvme-rate and --nvme-first")
     of_model = shape.parse(model)
     rates = (ddr_rate or DDR_RATE, nvme_rate or NVME_RATE, ddr_first, nvme_first or NVME_FIRST)
@@ -102,11 +102,17 @@ def plan(  # noqa: PLR0913  each is an option of the command
         found = plans.run(trace, asked, status.update)
     if plot is not None:
         picture.draw(found, plot)
+    _print(found, run)
+    return Exit.OK
+
+
+def _print(found: Plan, run: Run) -> None:
+    from kvctl.plans import report  # noqa: PLC0415  as above
+
     if run.as_json:
         run.document(report.document(found))
     else:
         run.show(*report.show(found))
-    return Exit.OK
 
 
 def _costs(token_bytes: int, gpu: Prefill, price: dict[str, float], tiers: tuple[Tier, Tier]) -> Costs:

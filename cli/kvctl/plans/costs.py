@@ -26,11 +26,12 @@ ROUNDING: Final = 1e-9
 
 
 class Piece(NamedTuple):
-    """From a length on, a token of a prompt takes ``token_s + slope_s * (length - start_tokens)``."""
+    """From a length on, a prompt takes ``fixed_s + token_s * length + square_s * length ** 2``."""
 
     start_tokens: int
+    fixed_s: float
     token_s: float
-    slope_s: float
+    square_s: float
 
 
 class Prefill:
@@ -39,9 +40,10 @@ class Prefill:
     Parameters
     ----------
     points
-        Length in tokens and tokens a second there, by rising length. Between two points the seconds a token takes are a line, so
-        that the whole has the square that attention has; below the first they are those of the first; above the last the
-        line goes on where it rises.
+        Length in tokens and tokens a second there, by rising length. Where a token takes longer at the second of two points the
+        seconds a token takes are a line between them, so that the whole has the square that attention has; that line
+        goes on above the last point. Where it takes less the whole is a line: a fixed part is shared by more tokens.
+        Below the first point, and above a last one where it took less, the seconds a token takes stay.
 
     Raises
     ------
@@ -51,15 +53,19 @@ class Prefill:
 
     def __init__(self, points: Sequence[tuple[int, float]]) -> None:
         self.points = tuple(points)
-        pieces = [Piece(0, 1 / points[0][1], 0.0)]
+        square_s = 0.0
+        pieces = [Piece(0, 0.0, 1 / points[0][1], square_s)]
         for (start, rate), (end, rate_then) in pairwise(points):
-            slope_s = (1 / rate_then - 1 / rate) / (end - start)
-            # The time of a prompt, a parabola of its length, must still rise where the piece ends.
-            if 1 / rate_then + end * slope_s < 0:
+            square_s = max(0.0, (1 / rate_then - 1 / rate) / (end - start))
+            if square_s:
+                pieces.append(Piece(start, 0.0, 1 / rate - square_s * start, square_s))
+                continue
+            token_s = (end / rate_then - start / rate) / (end - start)
+            if token_s < 0:
                 raise ValueError(f"{end} tokens at {rate_then:g} a second take less time than {start} at {rate:g}")
-            pieces.append(Piece(start, 1 / rate, slope_s))
+            pieces.append(Piece(start, start / rate - token_s * start, token_s, 0.0))
         end, rate_then = points[-1]
-        pieces.append(Piece(end, 1 / rate_then, max(0.0, pieces[-1].slope_s)))
+        pieces.append(Piece(end, 0.0, 1 / rate_then - square_s * end, square_s))
         self.pieces = tuple(pieces)
         self._starts = [piece.start_tokens for piece in pieces]
 
@@ -69,7 +75,7 @@ class Prefill:
     def seconds(self, tokens: int) -> float:
         """Return how long a prompt of such a length takes."""
         piece = self.pieces[bisect_right(self._starts, tokens) - 1]
-        return tokens * (piece.token_s + piece.slope_s * (tokens - piece.start_tokens))
+        return piece.fixed_s + tokens * (piece.token_s + piece.square_s * tokens)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,8 +110,7 @@ def break_even_tokens(prefill: Prefill, tier: Tier, token_bytes: int) -> int | N
     ends = [piece.start_tokens for piece in prefill.pieces[1:]]
     for piece, end in zip(prefill.pieces, [*ends, LENGTH_TOKENS_MAX], strict=True):
         # Where a parabola of the length, prefill less restoring, becomes positive.
-        b = piece.token_s - piece.slope_s * piece.start_tokens - each_s
-        for root in _roots(piece.slope_s, b, -tier.first_s):
+        for root in _roots(piece.square_s, piece.token_s - each_s, piece.fixed_s - tier.first_s):
             found = max(1, math.ceil(root * (1 - ROUNDING)))
             if piece.start_tokens <= root <= end and found <= LENGTH_TOKENS_MAX:
                 return found
@@ -117,7 +122,7 @@ def _roots(a: float, b: float, c: float) -> list[float]:
     if a == 0:
         return [-c / b] if b > 0 else []
     square = b * b - 4 * a * c
-    # It rises at the larger root of a parabola that opens upwards, at the smaller of one that opens downwards.
+    # A parabola that opens upwards rises at its larger root.
     return [(-b + math.sqrt(square)) / (2 * a)] if square > 0 else []
 
 
@@ -162,6 +167,13 @@ class Costs:
     def break_even(self) -> dict[str, int | None]:
         """Tokens from which on a tier is no slower than the GPU, by its name; None: never."""
         return {tier.name: break_even_tokens(self.prefill, tier, self.token_bytes) for tier in self.tiers}
+
+    def saved_at_most_s(self, tokens: int) -> float:
+        """Return what a hit of so many tokens can save, wherever they are."""
+        fastest = Tier(
+            name="", bytes_s=max(each.bytes_s for each in self.tiers), first_s=min(each.first_s for each in self.tiers)
+        )
+        return max(0.0, self.prefill.seconds(tokens) - fastest.restore_s(tokens * self.token_bytes))
 
     def saved_s(self, held: Held) -> float:
         """Return the GPU's seconds that such a hit saves.

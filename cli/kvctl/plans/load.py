@@ -44,7 +44,7 @@ class Load:
     seen_tokens
         Tokens that a cache of any size would find.
     seen_saved_s
-        Seconds of a GPU that it would save, all of it in DDR.
+        Seconds of a GPU that it would save, all of it in the fastest tier.
     lengths
         Tokens of each prompt, by rising number.
     reuse
@@ -106,7 +106,7 @@ def measure(requests: Sequence[Request], costs: Costs) -> Load:
         reuse += again
         tokens = min(count * request.block_tokens, max(0, request.input_tokens - 1))
         seen_tokens += tokens
-        seen_saved_s += costs.saved_s(Held(tokens, tokens, 0))
+        seen_saved_s += costs.saved_at_most_s(tokens)
     return Load(
         requests=len(requests),
         span_s=requests[-1].now_s - requests[0].now_s,

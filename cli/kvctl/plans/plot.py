@@ -5,6 +5,7 @@ matplotlib is only imported when a picture is asked for (docs/decisions/020-benc
 
 from __future__ import annotations
 
+import textwrap
 from typing import TYPE_CHECKING, Any, Final
 
 from kvctl import units
@@ -26,6 +27,7 @@ COLOUR_LAST: Final = 0.85
 NVME_COLOUR: Final = "#d0741c"
 SMALL: Final = 8
 TITLE: Final = 9
+TITLE_COLUMNS: Final = 160
 LENGTH_FIRST: Final = 16
 LENGTH_LAST: Final = 1 << 17
 
@@ -43,7 +45,8 @@ def draw(plan: Plan, path: Path) -> None:
 
     figure = Figure(figsize=FIGURE_INCHES, layout="constrained")
     FigureCanvasSVG(figure)
-    figure.suptitle(f"{report.sentence(plan)}\n{verdict.sentences(plan)[0]}".replace("$", r"\$"), size=TITLE)
+    head = [*textwrap.wrap(report.sentence(plan), TITLE_COLUMNS), verdict.sentences(plan)[0]]
+    figure.suptitle("\n".join(head).replace("$", r"\$"), size=TITLE)
     _by_size(plan, figure.add_subplot(1, 3, 1), figure.add_subplot(1, 3, 2))
     _by_length(plan, figure.add_subplot(1, 3, 3))
     save_figure(figure, path)
@@ -60,8 +63,8 @@ def _by_size(plan: Plan, left: Any, hits: Any) -> None:
         colour = colours(COLOUR_LAST * number / max(1, len(nvme_sizes) - 1))
         name = f"NVMe {units.size(nvme_bytes)}" if nvme_bytes else "no NVMe"
         sizes = [point.ddr_bytes for point in points]
-        style = {"color": colour, "label": name, "marker": "o", "markersize": 3}
-        left.plot(sizes, [point.net_month for point in points], **style)
+        style = {"color": colour, "marker": "o", "markersize": 3}
+        left.plot(sizes, [point.net_month for point in points], label=name, **style)
         hits.plot(sizes, [100 * point.hit_tokens / tokens for point in points], **style)
     left.axhline(0, color="black", linewidth=0.8)
     if plan.best is not None:
@@ -79,7 +82,8 @@ def _by_size(plan: Plan, left: Any, hits: Any) -> None:
         axes.set_xticks(sizes, [units.size(each) for each in sizes], rotation=45, ha="right")
         axes.minorticks_off()
     hits.set_ylim(bottom=0)
-    left.legend(fontsize=SMALL)
+    if plan.points:
+        left.legend(fontsize=SMALL)
     hits.legend(fontsize=SMALL)
 
 
@@ -92,7 +96,7 @@ def _by_length(plan: Plan, axes: Any) -> None:
     for tier, colour in zip(costs.tiers, (OURS_COLOUR, NVME_COLOUR), strict=False):
         seconds = [tier.restore_s(each * costs.token_bytes) for each in lengths]
         even = costs.break_even[tier.name]
-        told = "never pays" if even is None else f"from {even:,} tokens on"
+        told = "never pays" if even is None else f"from {units.plural(even, 'token')} on"
         axes.plot(lengths, seconds, color=colour, label=f"{verdict.NAMES[tier.name]} restores: {told}")
         if even is not None and LENGTH_FIRST <= even <= LENGTH_LAST:
             axes.plot([even], [costs.prefill.seconds(even)], "o", color=colour, markersize=6)

@@ -12,7 +12,7 @@ from kvctl.replays.run import load as read
 from kvctl.replays.traces import TraceError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
     from pathlib import Path
 
     from kvctl.plans.costs import Costs
@@ -50,7 +50,7 @@ class Plan:
     load
         The trace in numbers.
     points
-        A point for each pair of sizes.
+        A point for each pair of sizes that may be best, or is beside the best.
     best
         The one that leaves most; None where none leaves anything.
     bound
@@ -86,13 +86,6 @@ class Plan:
         return found
 
 
-def best_of(points: Sequence[Point]) -> Point | None:
-    """Return the point that leaves most, the cheapest of equals; None if none that NVMe is fast enough for leaves anything."""
-    can = [point for point in points if point.nvme_busy <= 1]
-    found = max(can, key=lambda point: (point.net_month, -point.price_month), default=None)
-    return found if found is not None and found.net_month > 0 else None
-
-
 def run(path: Path, asked: Asked, tell: Callable[[str], None]) -> Plan:
     """Make a plan for a trace.
 
@@ -120,7 +113,7 @@ def run(path: Path, asked: Asked, tell: Callable[[str], None]) -> Plan:
     ddr_sizes, nvme_sizes = _sizes(load, asked)
     sweep = sweeps.Sweep(requests, load, asked.costs, tell)
     points = sweep.all(ddr_sizes, [0, *nvme_sizes])
-    best = best_of(points)
+    best = sweeps.best_of(points)
     return Plan(
         trace=str(path),
         asked=asked,

@@ -66,6 +66,13 @@ class Point:
         return self.saved_month - self.price_month
 
 
+def best_of(points: Sequence[Point]) -> Point | None:
+    """Return the point that leaves most, the cheapest of equals; None if none that NVMe is fast enough for leaves anything."""
+    can = [point for point in points if point.nvme_busy <= 1]
+    found = max(can, key=lambda point: (point.net_month, -point.price_month), default=None)
+    return found if found is not None and found.net_month > 0 else None
+
+
 def doublings(low_bytes: int, high_bytes: int, option: str) -> list[int]:
     """Return the sizes from one to another, each twice the one before.
 
@@ -129,13 +136,33 @@ class Sweep:
         return f"<Sweep of {len(self._requests)} requests>"
 
     def all(self, ddr_sizes: Sequence[int], nvme_sizes: Sequence[int]) -> list[Point]:
-        """Replay kvd's policy at each size of DDR with each of NVMe."""
+        """Replay kvd's policy at each size of DDR with each of NVMe.
+
+        What can't be best is left out, but for the sizes beside the best: the cheapest are first, and where all that
+        could be saved leaves less than the best so far a replay tells nothing.
+        """
         pairs = [(ddr, nvme) for nvme in nvme_sizes for ddr in ddr_sizes]
-        found: list[Point] = []
-        for number, (ddr_bytes, nvme_bytes) in enumerate(pairs, start=1):
-            what = f"size {number} of {len(pairs)}"
-            found.append(self._replay(POLICIES[DEFAULT](), ddr_bytes, nvme_bytes, what))
-        return found
+        found: dict[tuple[int, int], Point] = {}
+        at_most = self._costs.gpu_month(self._load.seen_saved_s, self._load.span_s)
+        best_month = 0.0
+        for pair in sorted(pairs, key=lambda pair: self._costs.price_month(*pair)):
+            if found and at_most - self._costs.price_month(*pair) <= best_month:
+                break
+            point = found[pair] = self._point(pair, len(found), len(pairs))
+            if point.nvme_busy <= 1:
+                best_month = max(best_month, point.net_month)
+        beside = best_of(list(found.values())) or max(found.values(), key=lambda each: each.net_month, default=None)
+        for pair in pairs:
+            if (
+                beside is not None
+                and pair not in found
+                and (beside.ddr_bytes == pair[0] or beside.nvme_bytes == pair[1])
+            ):
+                found[pair] = self._point(pair, len(found), len(pairs))
+        return [found[pair] for pair in pairs if pair in found]
+
+    def _point(self, pair: tuple[int, int], done: int, most: int) -> Point:
+        return self._replay(POLICIES[DEFAULT](), *pair, f"size {done + 1} of at most {most}")
 
     def bound(self, ddr_bytes: int, nvme_bytes: int) -> Point:
         """Replay Belady's policy with bypass: no policy finds more."""

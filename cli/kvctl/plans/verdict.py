@@ -81,6 +81,8 @@ def sentences(plan: Plan) -> list[str]:
         buy,
         _more(best, plan.find(2 * best.ddr_bytes, best.nvme_bytes), "Twice the DDR"),
     ]
+    if best.ddr_bytes >= load.unique_blocks * load.block_bytes:
+        found[-1] = "The whole trace fits: more DDR would save nothing."
     if costs.nvme is not None:
         larger = min((each.nvme_bytes for each in plan.points if each.nvme_bytes > best.nvme_bytes), default=None)
         what = f"{units.size(larger)} of NVMe" if larger and not best.nvme_bytes else "Twice the NVMe"
@@ -99,7 +101,7 @@ def _more(best: Point, more: Point | None, what: str) -> str:
         return f"{what} was not looked at."
     cost, saved = more.price_month - best.price_month, more.saved_month - best.saved_month
     limit = f", but needs {more.nvme_busy:.1f} times the rate that NVMe has" if more.nvme_busy > 1 else ""
-    return f"{what} would cost {money(cost)} more a month, and save {money(saved)} more{limit}."
+    return f"{what} would cost {money(cost)} more a month, and save {money(abs(saved))} {'more' if saved >= 0 else 'less'}{limit}."
 
 
 def _wear(plan: Plan, best: Point) -> str:
@@ -150,7 +152,7 @@ def _independent(plan: Plan) -> Case:
     seen = load.seen_tokens / load.input_tokens if load.input_tokens else 0.0
     bound_pays = bound is not None and bound.net_month > 0
     sentence = (
-        f"an unlimited cache in DDR would find {percent(seen)} of the prompt tokens and save "
+        f"an unlimited cache would find {percent(seen)} of the prompt tokens and save "
         f"{money(costs.gpu_month(load.seen_saved_s, load.span_s))} a month, {percent(share)} of what prefill costs"
     )
     if bound is not None:

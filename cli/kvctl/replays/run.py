@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from statistics import fmean
 from typing import TYPE_CHECKING, Final
 
 from kvctl.exits import UsageError
@@ -55,13 +56,14 @@ class Options:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """What came out, by policy."""
+    """What came out, by policy; and the mean time to first token without a cache."""
 
     trace: str
     options: Options
     tiers: Tiers
     block_bytes: int
     unique_blocks: int
+    uncached_ttft_s: float
     counts: dict[str, Counts]
 
 
@@ -126,5 +128,7 @@ def run(path: Path, options: Options, tell: Callable[[str], None] = _silent) -> 
         tiers=tiers,
         block_bytes=block_bytes,
         unique_blocks=len({block for request in requests for block in request.blocks}),
+        uncached_ttft_s=fmean([max(1, each.input_tokens) for each in requests if each.blocks] or [0])
+        / options.prefill_tokens_s,
         counts=counts,
     )
