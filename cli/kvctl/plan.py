@@ -82,8 +82,8 @@ def plan(  # noqa: PLR0913  each is an option of the command
         Draw the numbers into this SVG file, too.
     """
     from kvctl.plans import plot as picture  # noqa: PLC0415  other commands start sooner without
-    from kvctl.plans import shape  # noqa: PLC0415
     from kvctl.plans import run as plans  # noqa: PLC0415
+    from kvctl.plans import shape  # noqa: PLC0415
 
     if measure and (ddr_rate, nvme_rate, nvme_first) != (None, None, None):
         raise UsageError("give --measure, or --ddr-rate, --nvme-rate and --nvme-first")
