@@ -288,7 +288,7 @@ def test_a_plan_names_where_the_next_doubling_costs_more_than_it_saves(tmp_path)
     assert saved > 0
     more = f"Twice the DDR would cost 0.00 more a month, and save {verdict.money(saved)} more."
     assert verdict.sentences(half)[1] == more
-    largest = plan_of(tmp_path, chains, ddr_sizes=[BLOCK_BYTES, 4 * BLOCK_BYTES])
+    largest = plan_of(tmp_path, chains, ddr_sizes=[BLOCK_BYTES, 2 * BLOCK_BYTES])
     assert "Twice the DDR was not looked at." in verdict.sentences(largest)
 
 
