@@ -67,6 +67,7 @@ LATER: Final = {
     "fsck": "kvctl.fsck:fsck",
     "invalidate": "kvctl.namespace:invalidate",
     "namespace": "kvctl.namespace:app",
+    "plan": "kvctl.plan:plan",
     "replay": "kvctl.replay:replay",
     "session": "kvctl.sessions:app",
 }

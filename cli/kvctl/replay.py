@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 from cyclopts import Parameter
 
+from kvctl import options as amounts
 from kvctl.exits import Exit, UsageError
 from kvctl.names import show as printable
 from kvctl.run import Run  # noqa: TC001  cyclopts reads this annotation
-from kvd import config_units
 
 if TYPE_CHECKING:
     from kvctl.replays.run import Options
@@ -71,9 +71,9 @@ def replay(  # noqa: PLR0913  each is an option of the command
         hints=_share(hints),
         ddr_blocks=blocks,
         tier_bytes=_tiers(tiers),
-        token_bytes=_positive("--token-bytes", token_bytes),
-        ddr_bytes_s=_rate("--ddr-rate", ddr_rate),
-        nvme_bytes_s=_rate("--nvme-rate", nvme_rate),
+        token_bytes=amounts.positive("--token-bytes", token_bytes),
+        ddr_bytes_s=amounts.size("--ddr-rate", ddr_rate),
+        nvme_bytes_s=amounts.size("--nvme-rate", nvme_rate),
         prefill_tokens_s=prefill,
     )
     _check(options)
@@ -123,18 +123,5 @@ def _tiers(text: str | None) -> dict[str, int]:
         name, equals, size = part.strip().partition("=")
         if name not in TIERS or not equals or name in found:
             raise UsageError(f"--tiers {part}: ddr=SIZE and nvme=SIZE, each once")
-        found[name] = _rate(f"--tiers {name}=", size)
+        found[name] = amounts.size(f"--tiers {name}=", size)
     return found
-
-
-def _rate(what: str, text: str) -> int:
-    try:
-        return _positive(what, config_units.parse_size(text))
-    except ValueError as error:
-        raise UsageError(f"{what} {text}: {error}") from error
-
-
-def _positive(what: str, value: int) -> int:
-    if value <= 0:
-        raise UsageError(f"{what} {value}: more than 0")
-    return value

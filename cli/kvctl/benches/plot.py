@@ -53,7 +53,6 @@ def draw(report: Report, path: Path) -> None:
     CtlError
         If the file can't be written.
     """
-    import matplotlib as mpl  # noqa: PLC0415
     from matplotlib.backends.backend_svg import FigureCanvasSVG  # noqa: PLC0415
     from matplotlib.figure import Figure  # noqa: PLC0415
 
@@ -67,6 +66,19 @@ def draw(report: Report, path: Path) -> None:
     )
     for number, one in enumerate(shown, start=1):
         _panel(figure.add_subplot(rows, COLUMNS, number), one)
+    save(figure, path)
+
+
+def save(figure: Any, path: Path) -> None:
+    """Write a figure to an SVG file.
+
+    Raises
+    ------
+    CtlError
+        If the file can't be written.
+    """
+    import matplotlib as mpl  # noqa: PLC0415
+
     try:
         # Words stay words, and the same numbers make the same file.
         with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": "kvd"}):

@@ -10,7 +10,7 @@ from __future__ import annotations
 import random
 from collections import OrderedDict
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from kvd.policy.ageing import Access, Below, Hint, Place
 
@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 
 TICK_STEPS: Final = 10_000
 HINTS_SEED: Final = 1
+NVME: Final = int(Place.NVME)
+"""To compare with what a policy says, for every block."""
+MISSING: Final = object()
 REUSE_MIN: Final = 0.02
 """Probability of another use from which on a block is written to NVMe."""
 
@@ -52,6 +55,17 @@ class Speeds:
     ddr_bytes_s: float
     nvme_bytes_s: float
     prefill_tokens_s: float
+
+
+class Hits(NamedTuple):
+    """Blocks of one request that hit: those before the first that is only in NVMe, all in DDR, all in NVMe."""
+
+    lead: int
+    ddr: int
+    nvme: int
+
+
+NO_HITS: Final = Hits(0, 0, 0)
 
 
 @dataclass(slots=True)
@@ -117,13 +131,14 @@ class Replay:
     def __repr__(self) -> str:
         return f"<Replay {len(self._ddr)} blocks in DDR, {len(self._nvme)} in NVMe, {self.counts.requests} requests>"
 
-    def step(self, request: Request, hint: Hint = Hint.NONE) -> None:
-        """Replay one request."""
+    def step(self, request: Request, hint: Hint = Hint.NONE) -> Hits:
+        """Replay one request; return what it found."""
         if not request.blocks:
-            return
+            return NO_HITS
         while self._policy.tick(request.now_s, TICK_STEPS):
             pass
-        self._count(request)
+        hits = self._find(request.blocks)
+        self._count(request, hits)
         self._policy.access(
             Access(
                 now_s=request.now_s,
@@ -140,17 +155,24 @@ class Replay:
                 self._copies[block] = None
         self._ddr.update(new)
         self._fit()
-        self.counts.ddr_written += sum(block in self._ddr for block in new)
+        self.counts.ddr_written += len(self._ddr.intersection(new))
+        return hits
 
-    def _count(self, request: Request) -> None:
-        ddr = nvme = 0
-        for block in request.blocks:
+    def _find(self, blocks: Sequence[int]) -> Hits:
+        lead = ddr = nvme = 0
+        for block in blocks:
             if block in self._ddr:
                 ddr += 1
             elif block in self._nvme:
+                if nvme == 0:
+                    lead = ddr
                 nvme += 1
             else:
                 break
+        return Hits(lead if nvme else ddr, ddr, nvme)
+
+    def _count(self, request: Request, hits: Hits) -> None:
+        _, ddr, nvme = hits
         self.counts.requests += 1
         self.counts.blocks += len(request.blocks)
         self.counts.ddr_hits += ddr
@@ -170,19 +192,17 @@ class Replay:
             below = None
             if self._tiers.nvme_blocks:
                 below = Below(room_units=self._tiers.nvme_blocks - len(self._nvme), reuse_min=REUSE_MIN)
-            for victim in self._policy.victims(Place.DDR, over, below):
-                self._leave_ddr(victim.key, victim.to)
+            for block, _, to in self._policy.victims(Place.DDR, over, below):
+                self._leave_ddr(block, to)
         over = len(self._nvme) - self._tiers.nvme_blocks
         if over > 0:
-            for victim in self._policy.victims(Place.NVME, over):
-                self._nvme.discard(victim.key)
+            self._nvme.difference_update([victim.key for victim in self._policy.victims(Place.NVME, over)])
         while self._copies and len(self._nvme) + len(self._copies) > self._tiers.nvme_blocks:
             self._copies.popitem(last=False)
 
     def _leave_ddr(self, block: int, to: int) -> None:
         self._ddr.discard(block)
-        clean = block in self._copies
-        self._copies.pop(block, None)
-        if to == Place.NVME:
+        clean = self._copies.pop(block, MISSING) is None
+        if to == NVME:
             self._nvme.add(block)
             self.counts.nvme_written += not clean

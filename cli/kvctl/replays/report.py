@@ -18,6 +18,12 @@ if TYPE_CHECKING:
 
 DIGITS: Final = 4
 TWENTIETHS: Final = 20
+SIZES: Final = ("ddr_read_bytes", "ddr_written_bytes", "nvme_read_bytes", "nvme_written_bytes")
+TIMES: Final = ("ttft_mean_s", "ttft_p50_s", "ttft_p95_s")
+COLUMNS: Final = (
+    *("POLICY", "HITS", "DDR", "NVME", "DDR READ", "WRITTEN", "NVME READ", "WRITTEN"),
+    *("TTFT MEAN", "P50", "P95"),
+)
 
 
 def document(found: Found) -> dict[str, Any]:
@@ -35,6 +41,7 @@ def document(found: Found) -> dict[str, Any]:
             "ddr_bytes_s": options.ddr_bytes_s,
             "nvme_bytes_s": options.nvme_bytes_s,
             "prefill_tokens_s": options.prefill_tokens_s,
+            "uncached_ttft_mean_s": round(found.uncached_ttft_s, DIGITS),
             "policies": {name: numbers(counts, found.block_bytes) for name, counts in found.counts.items()},
         }
     }
@@ -65,7 +72,7 @@ def _p95(values: list[float]) -> float:
 def show(found: Found) -> list[RenderableType]:
     """Lay out a replay for people."""
     table = Table(box=None, pad_edge=False, header_style="bold", show_edge=False)
-    for column in ("POLICY", "HITS", "DDR", "NVME", "NVME READ", "NVME WRITTEN", "TTFT MEAN", "P95"):
+    for column in COLUMNS:
         table.add_column(column, justify="left" if column == "POLICY" else "right", no_wrap=True)
     for name, counts in found.counts.items():
         told = numbers(counts, found.block_bytes)
@@ -74,10 +81,8 @@ def show(found: Found) -> list[RenderableType]:
             f"{told['hit_rate']:.4f}",
             f"{told['ddr_hit_rate']:.4f}",
             f"{told['nvme_hit_rate']:.4f}",
-            units.size(told["nvme_read_bytes"]),
-            units.size(told["nvme_written_bytes"]),
-            f"{told['ttft_mean_s']:.3f} s",
-            f"{told['ttft_p95_s']:.3f} s",
+            *(units.size(told[key]) for key in SIZES),
+            *(f"{told[key]:.3f} s" for key in TIMES),
         )
     return [printable(sentence(found)), table]
 
@@ -85,9 +90,10 @@ def show(found: Found) -> list[RenderableType]:
 def sentence(found: Found) -> str:
     """Say what was replayed."""
     counts = next(iter(found.counts.values()))
-    nvme = f" and {found.tiers.nvme_blocks} in NVMe" if found.tiers.nvme_blocks else ""
+    nvme = f" and {found.tiers.nvme_blocks} of NVMe" if found.tiers.nvme_blocks else ""
     hints = "" if found.options.hints is None else f"; hints right in {found.options.hints:.0%}"
     return (
         f"{found.trace}: {counts.requests} requests, {counts.blocks} blocks of {units.size(found.block_bytes)}, "
-        f"{found.unique_blocks} of them different; {found.tiers.ddr_blocks} in DDR{nvme}{hints}"
+        f"{found.unique_blocks} of them different; {found.tiers.ddr_blocks} blocks of DDR{nvme}{hints}; "
+        f"without a cache the mean TTFT is {found.uncached_ttft_s:.3f} s"
     )

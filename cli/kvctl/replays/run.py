@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from statistics import fmean
 from typing import TYPE_CHECKING, Final
 
 from kvctl.exits import UsageError
@@ -55,14 +56,33 @@ class Options:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """What came out, by policy."""
+    """What came out, by policy; and the mean time to first token without a cache."""
 
     trace: str
     options: Options
     tiers: Tiers
     block_bytes: int
     unique_blocks: int
+    uncached_ttft_s: float
     counts: dict[str, Counts]
+
+
+def load(path: Path) -> list[Request]:
+    """Return all requests of a trace.
+
+    Raises
+    ------
+    TraceError
+        If it can't be read, breaks its format, has no request or too many.
+    """
+    requests: list[Request] = []
+    for request in traces.read(path):
+        requests.append(request)
+        if len(requests) > REQUESTS_MAX:
+            raise TraceError(f"{path}: more than {REQUESTS_MAX} requests")
+    if not requests:
+        raise TraceError(f"{path}: no requests")
+    return requests
 
 
 def run(path: Path, options: Options, tell: Callable[[str], None] = _silent) -> Found:
@@ -84,13 +104,7 @@ def run(path: Path, options: Options, tell: Callable[[str], None] = _silent) -> 
     UsageError
         If a tier is too small.
     """
-    requests: list[Request] = []
-    for request in traces.read(path):
-        requests.append(request)
-        if len(requests) > REQUESTS_MAX:
-            raise TraceError(f"{path}: more than {REQUESTS_MAX} requests")
-    if not requests:
-        raise TraceError(f"{path}: no requests")
+    requests = load(path)
     block_bytes = requests[0].block_tokens * options.token_bytes
     tiers = options.tiers(block_bytes)
     speeds = Speeds(
@@ -114,5 +128,7 @@ def run(path: Path, options: Options, tell: Callable[[str], None] = _silent) -> 
         tiers=tiers,
         block_bytes=block_bytes,
         unique_blocks=len({block for request in requests for block in request.blocks}),
+        uncached_ttft_s=fmean([max(1, each.input_tokens) for each in requests if each.blocks] or [0])
+        / options.prefill_tokens_s,
         counts=counts,
     )
