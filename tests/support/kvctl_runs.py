@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-WAIT_S = 30.0
+WAIT_S = 120.0
 KVCTL = str(Path(sys.executable).with_name("kvctl"))
 FAKE = Path(__file__).with_name("fake_control.py")
 NOT_UTF8 = b"/mnt/kvd/model/not-utf8-\xff\xfe.bin"
