@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
+from kvd.catalog.chains import Chains
+from kvd.catalog.charges import Charges
 from kvd.catalog.database import Database
 from kvd.catalog.names import Names
 from kvd.catalog.namespaces import Namespaces
@@ -24,6 +26,8 @@ class Catalog:
     placements: Placements
     namespaces: Namespaces
     sessions: SessionRows
+    chains: Chains
+    charges: Charges
 
     @classmethod
     def open(cls, directory: Path, *, page_bytes: int) -> Self:
@@ -31,7 +35,12 @@ class Catalog:
         db = Database(directory, page_bytes=page_bytes)
         names = Names(db)
         namespaces = Namespaces(db, names)
-        return cls(db, names, Placements(db), namespaces, SessionRows(db, names, namespaces))
+        placements = Placements(db)
+        placements.top_of = namespaces.charged
+        sessions = SessionRows(db, names, namespaces)
+        chains = Chains(db, names, namespaces)
+        charges = Charges(db, names, namespaces, chains)
+        return cls(db, names, placements, namespaces, sessions, chains, charges)
 
     def close(self) -> None:
         """Close it; harmless when closed."""
