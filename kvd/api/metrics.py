@@ -17,8 +17,9 @@ if TYPE_CHECKING:
 
     from prometheus_client.metrics_core import Metric
 
-    from kvd.api.backend import AdmissionStatus, Directory, Engine, NamespaceStatus, Scrubbing, Status, TierUsage
+    from kvd.api.backend import Directory, Engine, Scrubbing, Status, TierUsage
     from kvd.api.formats import FormatUsage
+    from kvd.api.namespaces import AdmissionStatus, NamespaceStatus
     from kvd.api.sessions import SessionStatus
 
 MEDIA_TYPES: Final = ("text/plain", "application/openmetrics-text")

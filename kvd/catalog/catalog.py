@@ -32,7 +32,11 @@ class Catalog:
     @classmethod
     def open(cls, directory: Path, *, page_bytes: int) -> Self:
         """Open or make the catalogue in `directory`; see `Database` for the errors."""
-        db = Database(directory, page_bytes=page_bytes)
+        return cls.of(Database(directory, page_bytes=page_bytes))
+
+    @classmethod
+    def of(cls, db: Database) -> Self:
+        """Return all sides of a database."""
         names = Names(db)
         namespaces = Namespaces(db, names)
         placements = Placements(db)

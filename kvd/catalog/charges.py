@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import errno
 import itertools
+import os
 from typing import TYPE_CHECKING
 
 from kvd.catalog.names import RENAME_EXCHANGE, fail
+from kvd.catalog.packing import BLOCK_BYTES
 from kvd.catalog.schema import CHARGE_ALL, ROOT_INO
 
 if TYPE_CHECKING:
@@ -33,6 +35,8 @@ class Charges:
     ----------
     moved
         Hears of each object that may be charged to another top directory than before, when that is committed.
+    recounted
+        Hears that any may be.
     """
 
     def __init__(self, db: Database, names: Names, namespaces: Namespaces, chains: Chains) -> None:
@@ -41,6 +45,8 @@ class Charges:
         self._namespaces = namespaces
         self._chains = chains
         self.moved: Callable[[int], None] = lambda _ino: None
+        self.recounted: Callable[[], None] = lambda: None
+        self._making: dict[int, tuple[int, int]] = {}
 
     def __repr__(self) -> str:
         return f"<Charges of {self._db!r}>"
@@ -54,6 +60,42 @@ class Charges:
         """Find out anew what each copy is charged to; takes as long as there are names."""
         with self._db.transaction():
             self._db.script(CHARGE_ALL)
+        self.recounted()
+
+    # -- copies that are being made --------------------------------------------------------------------------------
+
+    def making_blocks(self, top: int) -> int:
+        """Return the blocks of the copies that are being made below a top directory; at most a few hundred are at a time."""
+        return sum(blocks for at, blocks in self._making.values() if at == top)
+
+    def room_blocks(self, ino: int) -> int | None:
+        """Return how many blocks a new copy of an object may take by the limit of its namespace on NVMe; None: any number."""
+        top = self._namespaces.charged(ino)
+        namespace = self._namespaces.quotas.get(top)
+        if namespace is None or not namespace.nvme_limit_bytes:
+            return None
+        older = self._db.execute("SELECT blocks FROM copy WHERE ino=?", (ino,)).fetchone()
+        goes = 0 if older is None else int(older[0])
+        used = self.used_blocks(top) + self.making_blocks(top) - goes
+        return max(0, namespace.nvme_limit_bytes // BLOCK_BYTES - used)
+
+    def claim(self, ino: int, blocks: int) -> None:
+        """Count blocks for a copy that is being made, until `settled`.
+
+        Raises
+        ------
+        OSError
+            ENOSPC: its namespace would be beyond its limit.
+        """
+        room = self.room_blocks(ino)
+        if room is not None and blocks > room:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "the namespace's limit on nvme")
+        _, claimed = self._making.get(ino, (0, 0))
+        self._making[ino] = (self._namespaces.charged(ino), claimed + blocks)
+
+    def settled(self, ino: int) -> None:
+        """Count them no longer: the copy has its row, or did not come to be."""
+        self._making.pop(ino, None)
 
     # -- changes of names ----------------------------------------------------------------------------------------
 

@@ -150,10 +150,17 @@ class Namespaces:
             self._tops[at] = top
         return top
 
-    def charged(self, ino: int) -> int:
-        """Return the top directory below which a file is, for whose namespace it counts; 0 for none."""
+    def charged(self, ino: int, born: int = ROOT_INO) -> int:
+        """Return the top directory below which a file is, for whose namespace it counts; 0 for none.
+
+        `born` is where it was made, which counts while it has no name.
+        """
+        if not self._count:
+            return 0
         top = self.top(ino)
-        return 0 if top == ino else top
+        if top != ino:
+            return top
+        return 0 if born == ROOT_INO or self._names.path(ino) is not None else self.top(born)
 
     def of(self, ino: int) -> Namespace | None:
         """Return the namespace that an inode belongs to, or is, or None."""

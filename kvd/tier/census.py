@@ -31,6 +31,8 @@ class Census:
         Numbers of those in DDR.
     dirty
         Numbers of those whose sealed bytes are only there.
+    blocks
+        4 KiB blocks that objects have in DDR, or reserved there, by their top directories (`Live.top`).
     """
 
     def __init__(self, by_ino: Mapping[int, Live]) -> None:
@@ -41,6 +43,7 @@ class Census:
         self.streaming: dict[int, Live] = {}
         self.resident: set[int] = set()
         self.dirty: set[int] = set()
+        self.blocks: dict[int, int] = {}
         self._oldest: list[tuple[float, int]] = []
         self._listed: set[int] = set()  # an entry of each is in `_oldest`, as old as its last use or older
 
@@ -57,6 +60,7 @@ class Census:
             some.pop(live.ino, None)
         self.resident.discard(live.ino)
         self.dirty.discard(live.ino)
+        self._charge(live, live.top, 0)
 
     def note(self, live: Live, what: str) -> None:
         """Count an object as it is now, after a change of one of its attributes (`kvd.tier.live.COUNTED`)."""
@@ -69,13 +73,26 @@ class Census:
                 self._dirty(live)
             case "readers" | "writers" | "pinned" | "held":
                 self._list(live)
+            case "mapped_blocks" | "reserved_blocks" | "top":
+                self._charge(live, live.top, live.ddr_blocks)
             case _:
                 _keep(self.unsealed, live, wanted=not live.sealed)
                 _mark(self.resident, live, wanted=live.tier is Tier.DDR)
                 self._dirty(live)
                 self._list(live)
+                self._charge(live, live.top, live.ddr_blocks)
                 if what == _ALL:
                     self._plane(live)
+
+    def _charge(self, live: Live, top: int, blocks: int) -> None:
+        """Bring the sums up to date with what an object has."""
+        if live.counted == (top, blocks):
+            return
+        for which, more in ((live.counted[0], -live.counted[1]), (top, blocks)):
+            left = self.blocks.pop(which, 0) + more
+            if left:
+                self.blocks[which] = left
+        live.counted = (top, blocks)
 
     def _plane(self, live: Live) -> None:
         _keep(self.attached, live, wanted=live.mode is not None)

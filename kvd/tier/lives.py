@@ -105,6 +105,7 @@ class Lives:
             gen=copy.gen if copy else 0,
             mapped_blocks=blocks,
             last_use_s=trio.current_time(),
+            top=self._catalog.namespaces.charged(placement.ino),
             watch=self.watch,
             census=self.census,
         )

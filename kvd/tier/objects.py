@@ -26,6 +26,7 @@ from kvd.tier.moves import Moves
 from kvd.tier.namespacing import Namespacing
 from kvd.tier.opening import OBJECT_BYTES_MAX, Opening
 from kvd.tier.prefetch import Prefetch
+from kvd.tier.quotas import Quotas
 from kvd.tier.reading import place
 from kvd.tier.reaping import NobodyRemembers, Reaper
 from kvd.tier.recovery import fall_back
@@ -35,7 +36,7 @@ from kvd.tier.sharing import Sharing, shared_max
 from kvd.tier.tending import Tending
 from kvd.tier.warming import Warming
 from kvd.tier.writing import Writing
-from kvdriver import Tier
+from kvdriver import BLOCK_BYTES, Tier
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -81,24 +82,23 @@ class Objects:
         self.moves = Moves(catalog, books, ddr, nvme, mover, self.describer)
         self.reaper = Reaper(catalog, NobodyRemembers(catalog.names, self.discard))
         self.admission = Admission(catalog, self.lives, books, ddr, self.moves, self.reaper, defaults=config.admission)
-        self.namespacing = Namespacing(catalog, self.admission, self.reaper, defaults=config.admission)
+        quotas = self.quotas = Quotas(catalog, self.lives, books, config.ddr.budget_bytes // BLOCK_BYTES)
+        self.namespacing = Namespacing(catalog, self.admission, self.reaper, self.quotas, defaults=config.admission)
         self.room = Room(
-            self.lives, books, self.admission, nvme, self.sharing, ddr_config=config.ddr, nvme_config=config.nvme
+            self.lives,
+            books,
+            self.admission,
+            nvme,
+            self.sharing,
+            quotas,
+            ddr_config=config.ddr,
+            nvme_config=config.nvme,
         )
         self.writing = Writing(config, self.lives, books, ddr, self.room, plane)
         self.warming: Warming | None = None
         if config.ddr.warm == "start":
             self.warming = Warming(ddr.path, books, self.room, budget_bytes=config.ddr.budget_bytes)
-        self._opening = Opening(
-            self.lives,
-            catalog,
-            books,
-            ddr,
-            self.moves,
-            self.room,
-            plane,
-            self.writing,
-        )
+        self._opening = Opening(self.lives, catalog, books, ddr, self.moves, self.room, plane, self.writing)
         self._opening.on_seal = self.admission.sealed
         self.sharing.leave = self._opening.leave
         self.mending = Mending(self.lives, books, ddr, self.moves, self.room, plane)

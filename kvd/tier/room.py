@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import closing
+from itertools import islice
 from typing import TYPE_CHECKING
 
 import structlog
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from kvd.tier.live import Live
     from kvd.tier.lives import Lives
     from kvd.tier.nvme import NvmeStore
+    from kvd.tier.quotas import Picking, Quotas
     from kvd.tier.sharing import Sharing
 
 log = structlog.get_logger(__name__)
@@ -35,6 +37,8 @@ AHEAD_SHARE = 8
 """While writers want more room than there is, this part of the budget is made free before they ask for it."""
 COMPLAIN_S = 60.0
 """A tier that stays full is reported once in this time."""
+LOOKED_AT = 32768
+"""Objects that are looked at to find some of certain namespaces: about a tenth of a second."""
 
 
 class Room:
@@ -53,6 +57,7 @@ class Room:
         admission: Admission,
         nvme: NvmeStore,
         sharing: Sharing,
+        quotas: Quotas,
         *,
         ddr_config: DdrConfig,
         nvme_config: NvmeConfig,
@@ -62,12 +67,13 @@ class Room:
         self._admission = admission
         self._nvme = nvme
         self.sharing = sharing
+        self.quotas = quotas
         self._ddr_config = ddr_config
         self._nvme_config = nvme_config
         self._budget_blocks = ddr_config.budget_bytes // BLOCK_BYTES
         self._slots = trio.CapacityLimiter(DEMOTIONS_AT_ONCE)
         self._moving = 0
-        self._leaving: dict[int, int] = {}  # what was chosen to go, by inode number, in blocks
+        self._leaving = quotas.leaving  # what was chosen to go
         self._changed = trio.Event()
         self.freed = 0
         self._pressed = trio.Event()
@@ -118,19 +124,42 @@ class Room:
         demotions; then gives up and returns False. What can never be met, or not now with `wait_s` 0, demotes nothing.
         """
         if blocks + live.mapped_blocks * (live.tier is Tier.DDR) > self._budget_blocks + live.reserved_blocks:
-            return await self._books.reserve(live, blocks)
+            return await self.grant(live, blocks)
         deadline = trio.current_time() + wait_s
-        while not await self._books.reserve(live, blocks):
+        while True:
+            if over := self.quotas.over_limit(live, blocks):
+                if not await self._free_own(over, live, deadline):
+                    return False
+                continue
+            if await self._books.reserve(live, blocks):
+                return True
             self.press()
             info = await self._books.tier(Tier.DDR)
-            need = blocks - live.reserved_blocks - info.free_blocks
-            if not await self._free(max(1, need), live, deadline):
+            more = blocks - live.reserved_blocks
+            if not await self._free(max(1, more - info.free_blocks), live, deadline, more):
                 return False
-        return True
 
-    async def _free(self, need_blocks: int, asker: Live, deadline: float) -> bool:
+    async def grant(self, live: Live, blocks: int) -> bool:
+        """Set an object's reservation if there is room for it, and in its namespace's limit, without a demotion."""
+        return not self.quotas.over_limit(live, blocks) and await self._books.reserve(live, blocks)
+
+    async def _free_own(self, over_blocks: int, asker: Live, deadline: float) -> bool:
+        """Have the asker's namespace give what it is over its limit, or wait for a change of its objects."""
+        leaving = self.quotas.leaving_blocks().get(asker.top, 0)
+        need = over_blocks - leaving
+        chosen = self._choose(need, asker, picking=self.quotas.own(asker.top, need))
+        if chosen and await self._demote_all(chosen):
+            return True
+        busy = any(live.top == asker.top and live is not asker for live in self._lives.census.attached.values())
+        if not leaving and not (busy and self.quotas.has_room_on_nvme(asker)):
+            return False
+        with trio.move_on_at(deadline) as scope:
+            await self.wait_changed(RETRY_S)
+        return not scope.cancelled_caught and trio.current_time() < deadline
+
+    async def _free(self, need_blocks: int, asker: Live, deadline: float, more_blocks: int) -> bool:
         """Demote, or wait for a change; whether trying again makes sense."""
-        chosen = self._choose(need_blocks, asker)
+        chosen = self._choose(need_blocks, asker, picking=self.quotas.picking(need_blocks, asker, more_blocks))
         enough = sum(live.mapped_blocks for live in chosen) >= need_blocks
         if chosen and (enough or trio.current_time() < deadline):
             if await self._demote_all(chosen):
@@ -142,14 +171,21 @@ class Room:
             return False
         changed = self._changed
         self.sharing.watch()
-        if not chosen and self._choose(need_blocks, asker):
+        if not chosen and self._choose(
+            need_blocks, asker, picking=self.quotas.picking(need_blocks, asker, more_blocks)
+        ):
             return True  # released by the data plane's clients before it was asked to say so
         with trio.move_on_at(deadline) as scope:
             await changed.wait()
         return not scope.cancelled_caught
 
-    def _choose(self, need_blocks: int, asker: Live | None = None, idle_s_min: float = 0.0) -> list[Live]:
+    def _choose(
+        self, need_blocks: int, asker: Live | None = None, idle_s_min: float = 0.0, *, picking: Picking | None = None
+    ) -> list[Live]:
+        """Return objects to demote; with `picking` of whom, and how much at most."""
         self.sharing.drain()
+        if picking is not None:
+            return self._pick(need_blocks, asker, idle_s_min, picking)
         now_s = trio.current_time()
         candidates: list[Candidate] = []
         with closing(self._lives.census.oldest()) as oldest:
@@ -168,6 +204,39 @@ class Room:
         inos = victims(candidates, need_blocks=wanted_blocks, idle_s_min=idle_s_min)
         return [self._lives.by_ino[ino] for ino in inos]
 
+    def _pick(self, need_blocks: int, asker: Live | None, idle_s_min: float, picking: Picking) -> list[Live]:
+        """Choose from those who should give; if they have too little that can be moved, from all who may be made to."""
+        later: list[Live] = []
+        chosen: list[Live] = []
+
+        def choose(live: Live) -> int:
+            space = self.quotas.space(live.top)
+            if not self._can_leave(live) or self.sharing.is_leased(live):
+                return 0
+            chosen.append(live)
+            picking.take(space, live.mapped_blocks)
+            return live.mapped_blocks
+
+        with closing(self._lives.census.oldest()) as oldest:
+            for live in islice(oldest, LOOKED_AT):
+                if need_blocks <= 0 or trio.current_time() - live.last_use_s < idle_s_min:
+                    break
+                if live is asker or not live.mapped_blocks or live.locked or live.ino in self._leaving:
+                    continue
+                if picking.wants(self.quotas.space(live.top), live.mapped_blocks):
+                    need_blocks -= choose(live)
+                else:
+                    later.append(live)
+        picking.fill()
+        for live in later:
+            if need_blocks > 0 and picking.wants(self.quotas.space(live.top), live.mapped_blocks):
+                need_blocks -= choose(live)
+        return chosen
+
+    def _can_leave(self, live: Live) -> bool:
+        """Whether NVMe may take an object, by the limit of its namespace."""
+        return live.clean or self.quotas.has_room_on_nvme(live) or self._admission.refuses(live)
+
     async def _demote_all(self, chosen: list[Live]) -> int:
         """Demote objects, some at once; return how many went."""
         gone = 0
@@ -184,7 +253,7 @@ class Room:
                 self.gave_back()
 
         self._moving += 1
-        self._leaving.update((live.ino, live.mapped_blocks) for live in chosen)
+        self._leaving.update((live.ino, (live.top, live.mapped_blocks)) for live in chosen)
         try:
             async with trio.open_nursery() as nursery:
                 for live in chosen:
@@ -250,14 +319,21 @@ class Room:
             draining=self._draining,
         )
         self._draining = need > 0
+        for top, over in self.quotas.over_limits():
+            await self._demote_all(self._choose(over, picking=self.quotas.own(top, over)))
         if held > self._budget_blocks:  # the burst reserve is in use: idle or not, the oldest go
-            await self._demote_all(self._choose(held - self._budget_blocks))
+            await self._demote_all(self._choose_for_all(held - self._budget_blocks))
         elif self.pressed:
-            ahead = held - sum(self._leaving.values()) - self._budget_blocks * (AHEAD_SHARE - 1) // AHEAD_SHARE
-            if ahead > 0 and (chosen := self._choose(ahead)):
+            leaving = sum(blocks for _, blocks in self._leaving.values())
+            ahead = held - leaving - self._budget_blocks * (AHEAD_SHARE - 1) // AHEAD_SHARE
+            if ahead > 0 and (chosen := self._choose_for_all(ahead)):
                 nursery.start_soon(self._demote_all, chosen)
         elif need:
-            await self._demote_all(self._choose(need, idle_s_min=self._ddr_config.idle_s))
+            await self._demote_all(self._choose_for_all(need, idle_s_min=self._ddr_config.idle_s))
+
+    def _choose_for_all(self, need_blocks: int, idle_s_min: float = 0.0) -> list[Live]:
+        """Choose what leaves DDR for nobody's need in particular."""
+        return self._choose(need_blocks, None, idle_s_min, picking=self.quotas.picking(need_blocks, None, 0))
 
     async def resize_nvme(self) -> None:
         """Tell the engine what the NVMe directories can hold now."""

@@ -16,7 +16,6 @@ sys.path.insert(0, str(Path(__file__).parents[1]))  # it is a program, too
 
 from kvd.api.app import serve
 from kvd.api.backend import (
-    AdmissionStatus,
     Directory,
     Engine,
     Entry,
@@ -24,12 +23,12 @@ from kvd.api.backend import (
     FeatureOff,
     Finding,
     Index,
-    NamespaceStatus,
     Scrubbing,
     Status,
     Step,
     TierUsage,
 )
+from kvd.api.namespaces import AdmissionStatus, NamespaceStatus
 from kvd.api.sessions import SessionStatus
 from kvd.errors import (
     BusyError,

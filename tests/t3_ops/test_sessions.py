@@ -83,7 +83,7 @@ async def test_an_object_goes_with_its_name_and_a_policy_regroups_all(root) -> N
         names.rename(space.dirs, b"s", other.ino, b"s", 0, 2)
         await parts.look()
         assert parts.of(ino) == other.ino
-        space.tiers.objects.namespacing.set(b"dirs", {"session": "file"})
+        await space.tiers.objects.namespacing.set(b"dirs", {"session": "file"})
         parts.regroup()
         await parts.look()
         assert parts.of(ino) == ino
