@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
-from contextlib import closing
+from functools import partial
 from typing import TYPE_CHECKING
 
 import structlog
 import trio
 
-from kvd.policy.demotion import Candidate, excess_blocks, victims
+from kvd.policy.ageing import Below, Place
+from kvd.policy.demotion import excess_blocks
 from kvdriver import BLOCK_BYTES, Tier
 
 if TYPE_CHECKING:
-    from kvd.config import DdrConfig, NvmeConfig
+    from collections.abc import Collection
+
+    from kvd.config import Config
+    from kvd.policy.ageing import Victim
     from kvd.tier.admission import Admission
     from kvd.tier.books import Books
     from kvd.tier.live import Live
     from kvd.tier.lives import Lives
     from kvd.tier.nvme import NvmeStore
     from kvd.tier.sharing import Sharing
+    from kvd.tier.worth import Worth
+
+    _Choice = tuple[Live, bool]
+    """An object that is to leave DDR, and whether it is worth no writing."""
 
 log = structlog.get_logger(__name__)
 
@@ -33,6 +41,10 @@ PRESS_S = 0.01
 """Between two rounds of demotions ahead of need."""
 AHEAD_SHARE = 8
 """While writers want more room than there is, this part of the budget is made free before they ask for it."""
+UNFIT_MAX = 4096
+"""A choice that is not urgent ends when so many objects can't go."""
+UNBOUNDED = 2**64 - 1
+"""What is said of the room below: NVMe makes its own, by letting go of what is worth least there (`kvd.tier.evicting`)."""
 COMPLAIN_S = 60.0
 """A tier that stays full is reported once in this time."""
 
@@ -44,6 +56,8 @@ class Room:
     ----------
     lives
         The objects in memory; those that go to NVMe here leave it.
+    worth
+        Chooses who goes, and where.
     """
 
     def __init__(
@@ -53,18 +67,19 @@ class Room:
         admission: Admission,
         nvme: NvmeStore,
         sharing: Sharing,
-        *,
-        ddr_config: DdrConfig,
-        nvme_config: NvmeConfig,
+        worth: Worth,
+        config: Config,
     ) -> None:
         self._lives = lives
         self._books = books
         self._admission = admission
         self._nvme = nvme
         self.sharing = sharing
-        self._ddr_config = ddr_config
-        self._nvme_config = nvme_config
-        self._budget_blocks = ddr_config.budget_bytes // BLOCK_BYTES
+        self.worth = worth
+        self._below = Below(room_units=UNBOUNDED, reuse_min=config.ageing.reuse_min)
+        self._ddr_config = config.ddr
+        self._nvme_config = config.nvme
+        self._budget_blocks = config.ddr.budget_bytes // BLOCK_BYTES
         self._slots = trio.CapacityLimiter(DEMOTIONS_AT_ONCE)
         self._moving = 0
         self._leaving: dict[int, int] = {}  # what was chosen to go, by inode number, in blocks
@@ -130,71 +145,100 @@ class Room:
 
     async def _free(self, need_blocks: int, asker: Live, deadline: float) -> bool:
         """Demote, or wait for a change; whether trying again makes sense."""
-        chosen = self._choose(need_blocks, asker)
-        enough = sum(live.mapped_blocks for live in chosen) >= need_blocks
+        leaving_blocks = sum(self._leaving.values())
+        chosen = self._choose(need_blocks - leaving_blocks, asker)
+        enough = sum(live.mapped_blocks for live, _ in chosen) + leaving_blocks >= need_blocks
         if chosen and (enough or trio.current_time() < deadline):
             if await self._demote_all(chosen):
                 return True
             with trio.move_on_at(deadline) as scope:  # NVMe takes nothing now: until the deadline it may
                 await trio.sleep(RETRY_S)
             return not scope.cancelled_caught
+        self._stay(chosen)
         if not self._moving and not self._lives.is_busy(asker):
             return False
         changed = self._changed
         self.sharing.watch()
-        if not chosen and self._choose(need_blocks, asker):
+        if not chosen and (found := self._choose(need_blocks - leaving_blocks, asker)):
+            self._stay(found)
             return True  # released by the data plane's clients before it was asked to say so
         with trio.move_on_at(deadline) as scope:
             await changed.wait()
         return not scope.cancelled_caught
 
-    def _choose(self, need_blocks: int, asker: Live | None = None, idle_s_min: float = 0.0) -> list[Live]:
+    def _choose(
+        self, need_blocks: int, asker: Live | None = None, idle_s_min: float = 0.0, only: Collection[int] | None = None
+    ) -> list[_Choice]:
+        """Choose who leaves DDR; those who are not demoted after all are to be told of (`_stay`).
+
+        Parameters
+        ----------
+        only
+            The namespaces whose objects may go; None for all.
+        """
         self.sharing.drain()
         now_s = trio.current_time()
-        candidates: list[Candidate] = []
-        with closing(self._lives.census.oldest()) as oldest:
-            for live in oldest:
-                idle_s = now_s - live.last_use_s
-                if need_blocks <= 0 or idle_s < idle_s_min:
-                    break
-                # The data plane is asked only of those that are wanted.
-                if live is asker or not live.mapped_blocks or live.locked or live.ino in self._leaving:
+        chosen: list[_Choice] = []
+        unfit: list[Victim] = []
+        while need_blocks > 0 and not (idle_s_min and len(unfit) > UNFIT_MAX):
+            some = self.worth.victims(Place.DDR, need_blocks, self._below, only)
+            if not some:
+                break
+            for victim in some:
+                live = self._lives.by_ino.get(victim.key)
+                if live is None or not self._may_go(live, asker) or now_s - live.last_use_s < idle_s_min:
+                    unfit.append(victim)
                     continue
-                if self.sharing.is_leased(live):
-                    continue
-                candidates.append(Candidate(ino=live.ino, idle_s=idle_s, blocks=live.mapped_blocks))
+                chosen.append((live, victim.to != Place.NVME))
                 need_blocks -= live.mapped_blocks
-        wanted_blocks = sum(candidate.blocks for candidate in candidates)
-        inos = victims(candidates, need_blocks=wanted_blocks, idle_s_min=idle_s_min)
-        return [self._lives.by_ino[ino] for ino in inos]
+        for victim in unfit:
+            live = self._lives.by_ino.get(victim.key)
+            if live is not None and live.tier is Tier.DDR:
+                self.worth.stays(victim.key, Place.DDR, victim.units)
+            elif live is None and victim.key not in self._lives.sessions:
+                self.worth.forget(victim.key)
+        return chosen
 
-    async def _demote_all(self, chosen: list[Live]) -> int:
+    def _may_go(self, live: Live, asker: Live | None) -> bool:
+        """Whether an object can leave DDR; the data plane is asked only of those that are wanted."""
+        if live is asker or not live.mapped_blocks or live.locked or live.ino in self._leaving:
+            return False
+        return live.movable and not self.sharing.is_leased(live)
+
+    def _stay(self, chosen: list[_Choice]) -> None:
+        """Take back a choice."""
+        for live, _ in chosen:
+            if live.tier is Tier.DDR:
+                self.worth.stays(live.ino, Place.DDR, live.mapped_blocks)
+
+    async def _demote_all(self, chosen: list[_Choice]) -> int:
         """Demote objects, some at once; return how many went."""
         gone = 0
 
-        async def demote(live: Live) -> None:
+        async def demote(live: Live, *, drop: bool) -> None:
             nonlocal gone
             try:
                 async with self._slots:
-                    went = await self._demote(live)
+                    went = await self._demote(live, drop=drop)
             finally:
                 self._leaving.pop(live.ino, None)
+                self._stay([(live, drop)])  # if it did not go
             if went:
                 gone += 1
                 self.gave_back()
 
         self._moving += 1
-        self._leaving.update((live.ino, live.mapped_blocks) for live in chosen)
+        self._leaving.update((live.ino, live.mapped_blocks) for live, _ in chosen)
         try:
             async with trio.open_nursery() as nursery:
-                for live in chosen:
-                    nursery.start_soon(demote, live)
+                for live, drop in chosen:
+                    nursery.start_soon(partial(demote, live, drop=drop))
         finally:
             self._moving -= 1
             self.changed()
         return gone
 
-    async def _demote(self, live: Live) -> bool:
+    async def _demote(self, live: Live, *, drop: bool) -> bool:
         """Let one object go, if it still may; whether it went."""
         if live.locked or not live.movable:
             return False
@@ -202,7 +246,7 @@ class Room:
             if not live.movable or not await self.sharing.take_back(live, only_idle=True):
                 return False
             try:
-                await self._admission.let_go(live)
+                await self._admission.let_go(live, drop=drop)
             except OSError as error:
                 self._complain("demotion failed", error, ino=live.ino)
                 return False
