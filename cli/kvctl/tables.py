@@ -132,6 +132,8 @@ def _namespace_rows(found: dict[str, Any], admission: dict[str, Any]) -> Iterato
         dropped = f"{admission['dropped']} dropped ({units.size(admission['saved_bytes'])} not written)"
         written = f"{admission['admitted']} written, {admission['through']} at once"
         yield "admission", Text(f"{dropped}, {written}")
+    if admission["evicted"]:
+        yield "evicted", Text(f"{admission['evicted']} ({units.size(admission['evicted_bytes'])}) for room on NVMe")
 
 
 def _alarms(found: list[dict[str, Any]]) -> Table:

@@ -58,19 +58,21 @@ static uint32_t least_bin(const kvd_policy *policy, const struct policy_lanes *l
 	return least;
 }
 
-/* What orders lanes: the index, or, while the plain order rules, when the oldest group was touched. */
+/* What orders groups: the index, or, while the plain order rules, when each was touched. */
+double kvd_policy_group_key(const kvd_policy *policy, const struct policy_group *group)
+{
+	if (policy->shadow.rules)
+		return (double)group->touched;
+	return kvd_policy_group_index(policy, group) * (1 + ldexp((double)(group->touched % TIE_REQUESTS), TIE_SHIFT));
+}
+
 static double key_of(const kvd_policy *policy, const struct policy_lanes *lanes, uint32_t lane)
 {
 	uint32_t bin = least_bin(policy, lanes, lane);
-	uint64_t touched;
 
 	if (bin == POLICY_BINS)
 		return (double)INFINITY;
-	touched = policy->groups[lanes->cells[lane][bin].oldest].touched;
-	if (policy->shadow.rules)
-		return (double)touched;
-	return (double)policy->index[lane / POLICY_DENSITIES][bin] * scale_of(lane % POLICY_DENSITIES) *
-	       (1 + ldexp((double)(touched % TIE_REQUESTS), TIE_SHIFT));
+	return kvd_policy_group_key(policy, &policy->groups[lanes->cells[lane][bin].oldest]);
 }
 
 static void lane_update(kvd_policy *policy, struct policy_lanes *lanes, uint32_t lane)

@@ -167,6 +167,8 @@ def _admission(found: AdmissionStatus) -> Iterator[Metric]:
     yield CounterMetricFamily(
         "kvd_written_through_objects", "Written right after they were stored.", value=found.through
     )
+    yield CounterMetricFamily("kvd_evicted_objects", "Removed, since NVMe was full.", value=found.evicted)
+    yield CounterMetricFamily("kvd_evicted_bytes", "What they held on NVMe.", value=found.evicted_bytes)
 
 
 def _sessions(found: SessionStatus) -> Iterator[Metric]:

@@ -89,10 +89,12 @@ class NamespaceStatus:
 class AdmissionStatus:
     """Since the start: objects that policy let go to NVMe (`admitted`), or that it `dropped`, so that `saved_bytes` were not written.
 
-    `through` objects were written right after they were stored.
+    `through` objects were written right after they were stored; `evicted` ones a full NVMe has let go, with `evicted_bytes` there.
     """
 
     admitted: int
     dropped: int
     saved_bytes: int
     through: int
+    evicted: int
+    evicted_bytes: int

@@ -37,6 +37,8 @@ class Charges:
         Hears of each object that may be charged to another top directory than before, when that is committed.
     recounted
         Hears that any may be.
+    limited
+        Whether limits are kept. When the daemon ends they are not: what is only in DDR would be lost.
     """
 
     def __init__(self, db: Database, names: Names, namespaces: Namespaces, chains: Chains) -> None:
@@ -46,6 +48,7 @@ class Charges:
         self._chains = chains
         self.moved: Callable[[int], None] = lambda _ino: None
         self.recounted: Callable[[], None] = lambda: None
+        self.limited = True
         self._making: dict[int, tuple[int, int]] = {}
 
     def __repr__(self) -> str:
@@ -72,7 +75,7 @@ class Charges:
         """Return how many blocks a new copy of an object may take by the limit of its namespace on NVMe; None: any number."""
         top = self._namespaces.charged(ino)
         namespace = self._namespaces.quotas.get(top)
-        if namespace is None or not namespace.nvme_limit_bytes:
+        if namespace is None or not namespace.nvme_limit_bytes or not self.limited:
             return None
         older = self._db.execute("SELECT blocks FROM copy WHERE ino=?", (ino,)).fetchone()
         goes = 0 if older is None else int(older[0])

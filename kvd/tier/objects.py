@@ -11,14 +11,18 @@ import errno
 import os
 import resource
 import time
+from contextlib import aclosing
 from typing import TYPE_CHECKING
 
 import trio
 
+from kvd.catalog.evictable import last_uses
 from kvd.errors import BusyError, DamagedError, NoSpaceError, NotFoundError
 from kvd.tier.admission import Admission
-from kvd.tier.ageing import Ageing
+from kvd.tier.descending import Descending
 from kvd.tier.describer import Describer
+from kvd.tier.evicting import Evicting
+from kvd.tier.homes import seeds_of, worth_in
 from kvd.tier.index import Index
 from kvd.tier.lives import Lives
 from kvd.tier.mending import Mending
@@ -52,6 +56,9 @@ if TYPE_CHECKING:
     from kvd.tier.nvme import NvmeStore
     from kvd.tier.plane import DataPlane, Leases
 
+USES_AT_ONCE = 1024
+"""Objects that the policies are told of before others have their turn: some milliseconds."""
+
 
 class Objects:
     """Every regular file of the mount."""
@@ -74,26 +81,22 @@ class Objects:
         ddr.spares.begin(config.ddr, books)
         self.nvme = nvme
         self.lives = Lives(catalog, page_bytes=books.page_bytes)
+        self.worth = worth_in(catalog, config.ageing.policy)
+        self.lives.census.worth = self.worth
         files_max, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-        self.sharing = Sharing(self.lives, catalog, leases, objects_max=shared_max(files_max))
+        self.sharing = Sharing(self.lives, catalog, leases, self.worth, objects_max=shared_max(files_max))
         self.lives.watch = self.sharing
         self.index = Index(self.lives, catalog, books, nvme)
         self.describer = Describer(catalog, nvme, page_bytes=books.page_bytes)
         self.moves = Moves(catalog, books, ddr, nvme, mover, self.describer)
         self.reaper = Reaper(catalog, NobodyRemembers(catalog.names, self.discard))
         self.admission = Admission(catalog, self.lives, books, ddr, self.moves, self.reaper, defaults=config.admission)
-        quotas = self.quotas = Quotas(catalog, self.lives, books, config.ddr.budget_bytes // BLOCK_BYTES)
+        budget_blocks = config.ddr.budget_bytes // BLOCK_BYTES
+        self.quotas = Quotas(catalog, self.lives, books, budget_blocks, config.nvme.on_full)
         self.namespacing = Namespacing(catalog, self.admission, self.reaper, self.quotas, defaults=config.admission)
-        self.room = Room(
-            self.lives,
-            books,
-            self.admission,
-            nvme,
-            self.sharing,
-            quotas,
-            ddr_config=config.ddr,
-            nvme_config=config.nvme,
-        )
+        self.room = Room(self.lives, books, self.admission, nvme, self.sharing, self.worth, self.quotas, config)
+        self.evicting = Evicting(catalog, self.lives, books, self.room, self.admission, self.reaper, config)
+        self.moves.make_room = self.evicting.make_room
         self.writing = Writing(config, self.lives, books, ddr, self.room, plane)
         self.warming: Warming | None = None
         if config.ddr.warm == "start":
@@ -112,7 +115,7 @@ class Objects:
             changed=self.room.nvme_changed,
         )
         self.prefetch = Prefetch(catalog, self._opening.bringing)
-        self.ageing = Ageing(catalog, self.lives, books, self.moves, self.room)
+        self.descending = Descending(catalog, self.lives, books, self.moves, self.room)
         self.scrub = Scrub(config.scrub, catalog, self.lives, books, nvme, mover, self.moves, self.describer)
         for directory in nvme.directories:
             _follow(directory, plane)
@@ -145,6 +148,14 @@ class Objects:
             raise self.admission.answer(ino, error) from error
         if live is not None:
             live.from_nvme = False
+        if not write and (used := self.lives.by_ino.get(ino)) is not None:
+            self.worth.used([used])
+
+    async def remember_uses(self) -> None:
+        """Tell the ageing policies of what is there since before the start, in slices, while others are served."""
+        async with aclosing(last_uses(self._catalog.db.path, USES_AT_ONCE)) as batches:
+            async for batch in batches:
+                self.worth.found(seeds_of(self._catalog, batch))
 
     def keeps_cache(self, ino: int) -> bool:
         """Whether pages that the kernel has of an object from earlier opens are its bytes still.

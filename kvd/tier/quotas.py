@@ -13,7 +13,7 @@ from kvd.policy.quotas import NOBODY, Share, check, due, may_take, spare
 from kvdriver import BLOCK_BYTES, Tier
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Iterator, Mapping
 
     from kvd.catalog.catalog import Catalog
     from kvd.catalog.records import Namespace
@@ -34,10 +34,13 @@ class Picking:
         Blocks that a namespace should give.
     spare
         Blocks that it may be made to give: an object that is larger would bring it below its guarantee.
+    short
+        Blocks that nobody may be made to give.
     """
 
     due: dict[int, int]
     spare: dict[int, int]
+    short: int = 0
 
     def wants(self, space: int, blocks: int) -> bool:
         """Whether an object of so many blocks may be chosen."""
@@ -48,9 +51,11 @@ class Picking:
         self.due[space] = self.due.get(space, 0) - blocks
         self.spare[space] -= blocks
 
-    def fill(self) -> None:
-        """Let everybody give all that may be taken: who should give has nothing that can be moved now."""
+    def rounds(self) -> Iterator[tuple[int, int]]:
+        """Yield who gives, and how much; those who should, then all who may be made to: the others had too little that may go."""
+        yield from tuple(self.due.items())
         self.due = dict(self.spare)
+        yield from tuple(self.due.items())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +79,8 @@ class Quotas:
     ----------
     budget_blocks
         Of DDR.
+    on_full_default
+        What a full NVMe tier means where a namespace does not say it.
     leaving
         Objects that were chosen to leave DDR and are still there: their top directories and blocks, by number.
     """
@@ -82,6 +89,7 @@ class Quotas:
     lives: Lives
     books: Books
     budget_blocks: int
+    on_full_default: str
     leaving: dict[int, tuple[int, int]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -95,6 +103,12 @@ class Quotas:
     def some(self) -> bool:
         """Whether any namespace has a quota: without one nobody asks further."""
         return bool(self.catalog.namespaces.quotas)
+
+    def homes(self, space: int, every: Collection[int]) -> Collection[int]:
+        """Return the numbers of namespaces, of `every`, whose objects count as those of a namespace with a quota, or `NOBODY`'s."""
+        if space != NOBODY:
+            return (space,)
+        return [home for home in every if home not in self.catalog.namespaces.quotas]
 
     def space(self, top: int) -> int:
         """Return the namespace with a quota that a top directory is, or `NOBODY`."""
@@ -202,7 +216,14 @@ class Quotas:
     def has_room_on_nvme(self, live: Live) -> bool:
         """Whether a copy of an object may be made by the limit of its namespace; how much it takes is known when it is there."""
         room = self.catalog.charges.room_blocks(live.ino)
-        return room is None or (room > 0 and room >= live.mapped_blocks * live.sealed)
+        if room is None or self.on_full(live.ino) == "evict":
+            return True
+        return room > 0 and room >= live.mapped_blocks * live.sealed
+
+    def on_full(self, ino: int) -> str:
+        """Return what a full NVMe tier, or a limit that is reached there, means for an object's writers."""
+        namespace = self.catalog.namespaces.of(ino)
+        return (namespace.on_full if namespace is not None else "") or self.on_full_default
 
     def is_tight(self, live: Live, guess_blocks: int) -> bool:
         """Whether an object that may come to need twice as much as is guessed could pass its namespace's limit in DDR."""
@@ -230,6 +251,22 @@ class Quotas:
         capacity = sum(share.used for share in shares.values()) + more - short
         found = due(shares, capacity=capacity, need=more, asker=space)
         return Picking(found.blocks, spare(shares, space))
+
+    # -- NVMe ----------------------------------------------------------------------------------------------------
+
+    async def nvme_picking(self, ino: int, blocks: int, ahead_share: int) -> Picking:
+        """Return whose objects go from NVMe, and how much, so that a copy of so many blocks of an object can be made.
+
+        Where the tier itself is short, one part in `ahead_share` of it is made free besides.
+        """
+        capacity, all_used = await self._tier(Tier.NVME)
+        space = self.space(self.catalog.namespaces.charged(ino))
+        shares = self.shares(Tier.NVME, all_used)
+        found = due(shares, capacity=capacity, need=blocks, asker=space)
+        if found.blocks and all_used + blocks > capacity:
+            more = due(shares, capacity=capacity, need=blocks + capacity // ahead_share, asker=space)
+            found = found if more.short else more
+        return Picking(found.blocks, spare(shares, space), found.short)
 
     def leaving_blocks(self) -> dict[int, int]:
         """Return what is leaving DDR, by top directory."""

@@ -220,7 +220,9 @@ class FakeControl(FakeSpaces):
                 names_left=1500,
                 names_deleted=64,
             ),
-            admission=AdmissionStatus(admitted=12, dropped=30, saved_bytes=3 * GIB, through=4),
+            admission=AdmissionStatus(
+                admitted=12, dropped=30, saved_bytes=3 * GIB, through=4, evicted=7, evicted_bytes=2 * GIB
+            ),
             scrub=SCRUB,
             sessions=SessionStatus(
                 states={"idle": 3, "cold": 1}, refused=2, expired=9, unpinned=1, leases=4, leases_lost=5

@@ -117,6 +117,7 @@ async def test_answers_are_as_described(folder: Path) -> None:
         "/v1/namespace/create": ("", {"name": "new", "mode": 0o700, "uid": 1, "gid": 2, **policies, **fingerprint}),
         "/v1/namespace/set": ("", {"name": "llm", **policies}),
         "/v1/namespace/attach": ("", {"name": "llm", **fingerprint}),
+        "/v1/namespace/quota": ("?path=/llm", None),
         "/v1/namespace/remove": ("", {"name": "new", "force": True}),
         "/v1/invalidate": ("", {"name": "llm", "if_fingerprint": fingerprint["fingerprint"], **fingerprint}),
         "/v1/scrub": ("", {"paths": ["/model"]}),
