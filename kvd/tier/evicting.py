@@ -153,11 +153,7 @@ class Evicting:
     async def _serve(self, nursery: trio.Nursery) -> None:
         made = True
         while made and (short := await self._short()) > 0:
-            try:
-                made = await self._evict(short, nursery)
-            except OSError as error:
-                log.info("no room can be made on nvme", errno=error.errno, error=str(error))
-                made = False
+            made = await self._evict(short, nursery)
         for asked in self._asked:
             asked.made = made
             asked.done.set()
@@ -194,7 +190,7 @@ class Evicting:
             if not some:
                 break
             for victim in some:
-                blocks = await self._let_go(victim, nursery) if freed < need_blocks else None
+                blocks = await self._try(victim, nursery) if freed < need_blocks else None
                 if blocks is None:
                     unfit.append(victim)
                 else:
@@ -211,6 +207,14 @@ class Evicting:
             return
         place = Place.DDR if placement.tier == Tier.DDR else Place.NVME
         self._worth.stays(victim.key, place, victim.units)
+
+    async def _try(self, victim: Victim, nursery: trio.Nursery) -> int | None:
+        """As `_let_go`; what fails stays."""
+        try:
+            return await self._let_go(victim, nursery)
+        except OSError as error:
+            log.info("object can't leave nvme now", ino=victim.key, errno=error.errno, error=str(error))
+            return None
 
     async def _let_go(self, victim: Victim, nursery: trio.Nursery) -> int | None:
         """Let an object go, or the whole session that it is of; return the blocks that this frees, None if it can't."""
