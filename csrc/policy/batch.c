@@ -21,27 +21,42 @@ static uint32_t run_of(const kvd_policy *policy, const uint64_t *keys, uint32_t 
 	return end - first;
 }
 
+/* Take note of the keys from `at` on that are one request; how many, or -errno. */
+static int64_t use_run(kvd_policy *policy, double now_s, const uint64_t *keys, const uint32_t *units, uint32_t at, uint32_t count)
+{
+	uint32_t node = kvd_policy_node_find(policy, keys[at]);
+	uint32_t parent = node == POLICY_NIL ? POLICY_NIL : policy->nodes[node].parent;
+	struct kvd_policy_request request = {
+		.now_s = now_s,
+		.keys = keys + at,
+		.units = units + at,
+		.count = run_of(policy, keys, at, count),
+		.parent = policy->nodes[parent].key,
+		.below = parent != POLICY_NIL,
+		.density = 1,
+	};
+	int failed = kvd_policy_access(policy, &request);
+
+	return failed ? failed : (int64_t)request.count;
+}
+
 int kvd_policy_use(kvd_policy *policy, double now_s, const uint64_t *keys, const uint32_t *units, uint32_t count)
 {
+	uint32_t fetched = 0;
+
 	if (!isfinite(now_s))
 		return -EINVAL;
 	for (uint32_t at = 0; at < count;) {
-		uint32_t node = kvd_policy_node_find(policy, keys[at]);
-		uint32_t parent = node == POLICY_NIL ? POLICY_NIL : policy->nodes[node].parent;
-		struct kvd_policy_request request = {
-			.now_s = now_s,
-			.keys = keys + at,
-			.units = units + at,
-			.count = run_of(policy, keys, at, count),
-			.parent = policy->nodes[parent].key,
-			.below = parent != POLICY_NIL,
-			.density = 1,
-		};
-		int failed = kvd_policy_access(policy, &request);
+		int64_t done;
 
-		if (failed)
-			return failed;
-		at += request.count;
+		if (at >= fetched) {
+			fetched = count - at < POLICY_FETCH_MAX ? count : at + POLICY_FETCH_MAX;
+			kvd_policy_nodes_fetch(policy, keys + at, fetched - at);
+		}
+		done = use_run(policy, now_s, keys, units, at, count);
+		if (done < 0)
+			return (int)done;
+		at += (uint32_t)done;
 	}
 	return 0;
 }

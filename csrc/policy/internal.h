@@ -127,6 +127,9 @@ struct kvd_policy {
 };
 
 /* nodes.c */
+#define POLICY_FETCH_MAX 32u
+#define POLICY_LINE_BYTES 64u /* of the processor's caches */
+void kvd_policy_nodes_fetch(const kvd_policy *policy, const uint64_t *keys, uint32_t count);
 uint32_t kvd_policy_node_find(const kvd_policy *policy, uint64_t key);
 uint32_t kvd_policy_node_make(kvd_policy *policy, uint64_t key, uint32_t parent);
 void kvd_policy_node_unref(kvd_policy *policy, uint32_t node);

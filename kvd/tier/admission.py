@@ -167,11 +167,10 @@ class Admission:
 
     async def evict(self, live: Live) -> None:
         """Let a cold object that nobody uses go for good: its names at once, then its bytes. The caller holds its lock."""
-        place = self._namespaces.relative(live.ino)
+        place = self._namespaces.relative(live.ino) if self._of(live.ino).admit == "reused" else None
         size = live.copy.size if live.copy is not None else 0
         await self._vanish(live)
-        if self._defaults.admit == "reused":
-            self._remember(place)
+        self._remember(place)
         self.counts.evicted += 1
         self.counts.evicted_bytes += size
 

@@ -159,10 +159,7 @@ class Evicting:
     async def _serve(self, nursery: trio.Nursery) -> None:
         if self._quotas.some:
             for asked in tuple(self._asked):
-                try:
-                    asked.made = await self._make_for(asked, nursery)
-                except OSError as error:
-                    log.info("no room can be made on nvme", errno=error.errno, error=str(error))
+                asked.made = await self._make_for(asked, nursery)
                 asked.done.set()
             self._asked = [asked for asked in self._asked if not asked.done.is_set()]
             if self._asked:  # who came meanwhile
@@ -171,11 +168,7 @@ class Evicting:
             return
         made = True
         while made and (short := await self._short()) > 0:
-            try:
-                made = await self._evict(short, nursery)
-            except OSError as error:
-                log.info("no room can be made on nvme", errno=error.errno, error=str(error))
-                made = False
+            made = await self._evict(short, nursery)
         for asked in self._asked:
             asked.made = made
             asked.done.set()
@@ -242,7 +235,7 @@ class Evicting:
                 break
             for victim in some:
                 most = None if picking is None else picking.spare.get(space, 0)
-                blocks = await self._let_go(victim, nursery, most) if freed < need_blocks else None
+                blocks = await self._try(victim, nursery, most) if freed < need_blocks else None
                 if blocks is None:
                     unfit.append(victim)
                     continue
@@ -261,6 +254,14 @@ class Evicting:
             return
         place = Place.DDR if placement.tier == Tier.DDR else Place.NVME
         self._worth.stays(victim.key, place, victim.units)
+
+    async def _try(self, victim: Victim, nursery: trio.Nursery, most: int | None) -> int | None:
+        """As `_let_go`; what fails stays."""
+        try:
+            return await self._let_go(victim, nursery, most)
+        except OSError as error:
+            log.info("object can't leave nvme now", ino=victim.key, errno=error.errno, error=str(error))
+            return None
 
     async def _let_go(self, victim: Victim, nursery: trio.Nursery, most: int | None) -> int | None:
         """Let an object go, or the whole session that it is of; return the blocks that this frees, None if it can't.

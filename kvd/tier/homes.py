@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import sqlite3
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Final
 
+import structlog
+
+from kvd.catalog.evictable import last_uses
 from kvd.catalog.records import NS
 from kvd.catalog.schema import ROOT_INO
 from kvd.policy.ageing import Place, Seed
@@ -16,6 +21,11 @@ if TYPE_CHECKING:
 
     from kvd.catalog.catalog import Catalog
     from kvd.catalog.evictable import LastUse
+
+log = structlog.get_logger(__name__)
+
+USES_AT_ONCE: Final = 1024
+"""Objects that the policies are told of before others have their turn: some milliseconds."""
 
 
 def worth_in(catalog: Catalog, policy: str) -> Worth:
@@ -43,7 +53,17 @@ def above(catalog: Catalog, ino: int) -> int | None:
     return None if row is None else int(row[0])
 
 
-def seeds_of(catalog: Catalog, uses: Sequence[LastUse]) -> Iterator[tuple[int, Seed]]:
+async def remember_uses(catalog: Catalog, worth: Worth) -> None:
+    """Tell the policies of what is there since before the start, in slices, while others are served."""
+    try:
+        async with aclosing(last_uses(catalog.db.path, USES_AT_ONCE)) as batches:
+            async for batch in batches:
+                worth.found(_seeds_of(catalog, batch))
+    except (sqlite3.Error, OSError) as error:
+        log.warning("what was used when is not known", error=str(error))
+
+
+def _seeds_of(catalog: Catalog, uses: Sequence[LastUse]) -> Iterator[tuple[int, Seed]]:
     """Yield what a policy is told of objects that are there since before the start, with their namespaces."""
     for use in uses:
         place = Place.DDR if use.tier == Tier.DDR else Place.NVME

@@ -110,8 +110,11 @@ class Moves:
             try:
                 return await self._storing.store(live, fd, leaves=leaves)
             except OSError as error:
-                blocks = max(self.counts.refused_blocks, live.mapped_blocks)
-                if error.errno != errno.ENOSPC or not await self.make_room(live.ino, blocks, leaves=leaves):
+                if error.errno != errno.ENOSPC:
+                    raise
+                refused, self.counts.refused_blocks = self.counts.refused_blocks, 0
+                if not await self.make_room(live.ino, max(refused, live.mapped_blocks), leaves=leaves):
+                    self.counts.refused_blocks = refused
                     raise
         return await self._storing.store(live, fd, leaves=leaves)
 

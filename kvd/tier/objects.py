@@ -11,18 +11,16 @@ import errno
 import os
 import resource
 import time
-from contextlib import aclosing
 from typing import TYPE_CHECKING
 
 import trio
 
-from kvd.catalog.evictable import last_uses
 from kvd.errors import BusyError, DamagedError, NoSpaceError, NotFoundError
 from kvd.tier.admission import Admission
 from kvd.tier.descending import Descending
 from kvd.tier.describer import Describer
 from kvd.tier.evicting import Evicting
-from kvd.tier.homes import seeds_of, worth_in
+from kvd.tier.homes import remember_uses, worth_in
 from kvd.tier.index import Index
 from kvd.tier.lives import Lives
 from kvd.tier.mending import Mending
@@ -55,9 +53,6 @@ if TYPE_CHECKING:
     from kvd.tier.mover import Mover
     from kvd.tier.nvme import NvmeStore
     from kvd.tier.plane import DataPlane, Leases
-
-USES_AT_ONCE = 1024
-"""Objects that the policies are told of before others have their turn: some milliseconds."""
 
 
 class Objects:
@@ -152,10 +147,8 @@ class Objects:
             self.worth.used([used])
 
     async def remember_uses(self) -> None:
-        """Tell the ageing policies of what is there since before the start, in slices, while others are served."""
-        async with aclosing(last_uses(self._catalog.db.path, USES_AT_ONCE)) as batches:
-            async for batch in batches:
-                self.worth.found(seeds_of(self._catalog, batch))
+        """See `kvd.tier.homes.remember_uses`."""
+        await remember_uses(self._catalog, self.worth)
 
     def keeps_cache(self, ino: int) -> bool:
         """Whether pages that the kernel has of an object from earlier opens are its bytes still.

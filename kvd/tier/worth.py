@@ -257,10 +257,12 @@ class Worth:
         """Let objects age, for ever, in slices."""
         while True:
             await trio.sleep(TICK_S)
-            for policy in list(self._policies.values()):
-                while policy.tick(self.now_s(), TICK_STEPS):
-                    await trio.lowlevel.checkpoint()
+            while self.age(self.now_s()):
                 await trio.lowlevel.checkpoint()
+
+    def age(self, now_s: float) -> bool:
+        """Let time pass for some objects; whether there are more for which it has to."""
+        return any(policy.tick(now_s, TICK_STEPS) for policy in self._policies.values())
 
 
 def _least(policies: Collection[Policy], place: Place) -> Policy | None:
