@@ -100,6 +100,10 @@ class Namespaces:
             self._names.changed(namespace.ino)
         self._forget()
 
+    def look_again(self) -> None:
+        """Forget what is known of rows: a client may have removed a directory, and its row with it."""
+        self._forget()
+
     def _forget(self) -> None:
         """Ask the tables again, when the transaction has ended in one way or the other."""
         self._rows.clear()

@@ -191,6 +191,7 @@ class Quotas:
             With what is wrong, and what can be done.
         """
         capacities = {tier: (await self._tier(tier))[0] for tier in TIERS}
+        self.catalog.namespaces.look_again()
         for tier, capacity in capacities.items():  # no wait between the check and what the caller does
             others = [each for top, each in self.catalog.namespaces.quotas.items() if top != namespace.ino]
             guaranteed = sum(_share(each, tier, 0).guaranteed for each in others)

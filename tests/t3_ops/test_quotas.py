@@ -219,6 +219,9 @@ async def test_no_more_is_guaranteed_than_there_is(root) -> None:
             await namespacing.set(b"one", mib(ddr_limit=4))
         await namespacing.set(b"one", mib(ddr_guaranteed=8) | mib(ddr_guaranteed=2))
         await namespacing.set(b"two", mib(ddr_guaranteed=6))
+        spaces.names.rmdir(ROOT_INO, b"two", 9)  # as a client does
+        spaces.names.remove(spaces.folders.pop(b"two"))
+        await namespacing.set(b"one", mib(ddr_guaranteed=8))
         for wrong in ({"priority": 256}, {"priority": "1"}, {"ddr_limit_bytes": 4095}, {"ddr_limit_bytes": -1}):
             with pytest.raises(InvalidError):
                 await namespacing.set(b"one", wrong)
