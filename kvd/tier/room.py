@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -83,6 +84,7 @@ class Room:
         self._slots = trio.CapacityLimiter(DEMOTIONS_AT_ONCE)
         self._moving = 0
         self._leaving: dict[int, int] = {}  # what was chosen to go, by inode number, in blocks
+        self._needs: dict[int, int] = {}  # what those lack who wait for room, by inode number, in blocks
         self._changed = trio.Event()
         self.freed = 0
         self._pressed = trio.Event()
@@ -138,14 +140,19 @@ class Room:
         while not await self._books.reserve(live, blocks):
             self.press()
             info = await self._books.tier(Tier.DDR)
-            need = blocks - live.reserved_blocks - info.free_blocks
-            if not await self._free(max(1, need), live, deadline):
-                return False
+            need = max(1, blocks - live.reserved_blocks - info.free_blocks)
+            self._needs[live.ino] = need
+            try:
+                if not await self._free(need, live, deadline):
+                    return False
+            finally:
+                del self._needs[live.ino]
         return True
 
     async def _free(self, need_blocks: int, asker: Live, deadline: float) -> bool:
         """Demote, or wait for a change; whether trying again makes sense."""
-        leaving_blocks = sum(self._leaving.values())
+        others = sum(self._needs.values()) - need_blocks
+        leaving_blocks = max(0, sum(self._leaving.values()) - others)
         chosen = self._choose(need_blocks - leaving_blocks, asker)
         enough = sum(live.mapped_blocks for live, _ in chosen) + leaving_blocks >= need_blocks
         if chosen and (enough or trio.current_time() < deadline):
@@ -162,7 +169,8 @@ class Room:
         if not chosen and (found := self._choose(need_blocks - leaving_blocks, asker)):
             self._stay(found)
             return True  # released by the data plane's clients before it was asked to say so
-        with trio.move_on_at(deadline) as scope:
+        # What is leaving for the asker is waited for as what it has chosen itself: a move ends.
+        with trio.move_on_at(math.inf if 0 < need_blocks <= leaving_blocks else deadline) as scope:
             await changed.wait()
         return not scope.cancelled_caught
 
