@@ -239,6 +239,8 @@ class Quotas:
 
         Parameters
         ----------
+        need_blocks
+            Besides what is leaving already.
         asker
             Whose need it is; it will have `more_blocks` more.
         """
@@ -246,7 +248,7 @@ class Quotas:
             return None
         gone = self.leaving_blocks()
         shares = self.shares(Tier.DDR, sum(self.lives.census.blocks.values()), without=gone)
-        short = max(0, need_blocks - sum(gone.values()))
+        short = max(0, need_blocks)
         space = None if asker is None else self.space(asker.top)
         more = short if asker is None else max(short, more_blocks)
         capacity = sum(share.used for share in shares.values()) + more - short

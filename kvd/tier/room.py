@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -88,6 +89,7 @@ class Room:
         self._slots = trio.CapacityLimiter(DEMOTIONS_AT_ONCE)
         self._moving = 0
         self._leaving = quotas.leaving  # what was chosen to go
+        self._needs: dict[int, int] = {}  # what those lack who wait for room, by inode number, in blocks
         self._changed = trio.Event()
         self.freed = 0
         self._pressed = trio.Event()
@@ -150,8 +152,13 @@ class Room:
             self.press()
             info = await self._books.tier(Tier.DDR)
             more = blocks - live.reserved_blocks
-            if not await self._free(max(1, more - info.free_blocks), live, deadline, more):
-                return False
+            need = max(1, more - info.free_blocks)
+            self._needs[live.ino] = need
+            try:
+                if not await self._free(need, live, deadline, more):
+                    return False
+            finally:
+                del self._needs[live.ino]
 
     async def grant(self, live: Live, blocks: int) -> bool:
         """Set an object's reservation if there is room for it, and in its namespace's limit, without a demotion."""
@@ -173,9 +180,10 @@ class Room:
 
     async def _free(self, need_blocks: int, asker: Live, deadline: float, more_blocks: int) -> bool:
         """Demote, or wait for a change; whether trying again makes sense."""
-        leaving_blocks = sum(blocks for _, blocks in self._leaving.values())
-        picking = self.quotas.picking(need_blocks, asker, more_blocks)
-        chosen = self._choose(need_blocks - leaving_blocks, asker, picking=picking)
+        others = sum(self._needs.values()) - need_blocks
+        leaving_blocks = max(0, sum(blocks for _, blocks in self._leaving.values()) - others)
+        short = need_blocks - leaving_blocks
+        chosen = self._choose(short, asker, picking=self.quotas.picking(short, asker, more_blocks))
         enough = sum(live.mapped_blocks for live, _ in chosen) + leaving_blocks >= need_blocks
         if chosen and (enough or trio.current_time() < deadline):
             if await self._demote_all(chosen):
@@ -188,11 +196,12 @@ class Room:
             return False
         changed = self._changed
         self.sharing.watch()
-        picking = self.quotas.picking(need_blocks, asker, more_blocks)
-        if not chosen and (found := self._choose(need_blocks - leaving_blocks, asker, picking=picking)):
+        picking = self.quotas.picking(short, asker, more_blocks)
+        if not chosen and (found := self._choose(short, asker, picking=picking)):
             self._stay(found)
             return True  # released by the data plane's clients before it was asked to say so
-        with trio.move_on_at(deadline) as scope:
+        # What is leaving for the asker is waited for as what it has chosen itself: a move ends.
+        with trio.move_on_at(math.inf if 0 < need_blocks <= leaving_blocks else deadline) as scope:
             await changed.wait()
         return not scope.cancelled_caught
 

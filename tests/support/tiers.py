@@ -53,6 +53,7 @@ def config_at(
     spare: str = "off",
     on_full: str = "evict",
     policy: str = "default",
+    reuse_min: float = 0.0,
 ) -> Config:
     drives = [f"nvme{index}" for index in range(nvme_dirs)]
     for name in ("mnt", "state", "ddr", *drives):
@@ -82,7 +83,7 @@ def config_at(
         ),
         log=LogConfig(level="debug", format="text"),
         admission=admission or AdmissionConfig(),
-        ageing=AgeingConfig(policy=policy),
+        ageing=AgeingConfig(policy=policy, reuse_min=reuse_min),
     )
 
 

@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 import pytest
 import trio
 
+from kvd.config import AdmissionConfig
 from kvd.errors import NotFoundError
 from kvdriver import BLOCK_BYTES, Tier
 from support.session_space import space_at, until
@@ -217,3 +218,23 @@ async def test_writers_at_once_all_get_room(scratch):
                     nursery.start_soon(write, number)
         await check(tiers, [made[number] for number in range(32)])
         assert tiers.objects.admission.counts.evicted >= 8
+
+
+async def test_what_is_hardly_used_again_is_dropped_unless_somebody_was_promised_its_bytes(scratch):
+    async with tiers_at(scratch, ddr_mib=4, nvme_mib=64, reuse_min=1.0) as tiers:
+        plain, stored, linked, pinned = await flood(tiers, 0, 4)
+        await tiers.objects.fsync(stored)
+        tiers.catalog.names.link(linked, 1, b"twin", 5)
+        await tiers.objects.pin(pinned, pinned=True)
+        await flood(tiers, 4, 8)
+        assert not there(tiers, plain)
+        assert tiers.objects.admission.counts.dropped > 0
+        assert [await tiers.read(ino) for ino in (stored, linked, pinned)] == content_of[1:4]
+
+
+async def test_what_is_written_through_is_not_dropped(scratch):
+    through = AdmissionConfig(durability="through")
+    async with tiers_at(scratch, ddr_mib=4, nvme_mib=64, reuse_min=1.0, admission=through) as tiers:
+        inos = await flood(tiers, 0, 10)
+        assert await check(tiers, inos) == list(range(10))
+        assert tiers.objects.admission.counts.dropped == 0
