@@ -79,6 +79,7 @@ class NvmeConfig:
     direct: str
     deadline_s: float
     probe_s: float = 5.0
+    on_full: str = "evict"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,6 +89,14 @@ class AdmissionConfig:
     admit: str = "all"
     durability: str = "back"
     on_fault: str = "eio"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgeingConfig:
+    """Table ``[ageing]``; `reuse_min` is a probability, from which on an object is worth writing to NVMe."""
+
+    policy: str = "default"
+    reuse_min: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,6 +125,7 @@ class Config:
     nvme: NvmeConfig
     log: LogConfig
     admission: AdmissionConfig = AdmissionConfig()
+    ageing: AgeingConfig = AgeingConfig()
     scrub: ScrubConfig = ScrubConfig()
 
 
@@ -181,6 +191,8 @@ def build(file: File, memory: config_memory.Memory) -> Config:
         raise fault("fuse", "readers", f"{file.fuse.readers} is out of range", f"set 1 to {READERS_MAX}")
     if not 0 <= file.fuse.hot_names <= HOT_NAMES_MAX:
         raise fault("fuse", "hot_names", f"{file.fuse.hot_names} is out of range", f"set 0 to {HOT_NAMES_MAX}")
+    if not 0 <= file.ageing.reuse_min <= 1:
+        raise fault("ageing", "reuse_min", f"{file.ageing.reuse_min} is not between 0 and 1", "set 0")
     config = Config(
         daemon=DaemonConfig(
             mount=values.path("daemon", "mount"),
@@ -204,6 +216,7 @@ def build(file: File, memory: config_memory.Memory) -> Config:
         admission=AdmissionConfig(
             admit=file.admission.admit, durability=file.admission.durability, on_fault=file.admission.on_fault
         ),
+        ageing=AgeingConfig(policy=file.ageing.policy, reuse_min=file.ageing.reuse_min),
         scrub=ScrubConfig(rate_bytes=values.size("scrub", "rate"), period_s=values.duration("scrub", "period")),
     )
     _check_socket(config.daemon.socket)
@@ -255,6 +268,7 @@ def _nvme(values: _Values) -> NvmeConfig:
         direct=table.direct,
         deadline_s=values.duration("nvme", "deadline"),
         probe_s=values.duration("nvme", "probe"),
+        on_full=table.on_full,
     )
 
 

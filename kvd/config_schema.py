@@ -126,10 +126,36 @@ class NvmeTable(Struct, frozen=True, forbid_unknown_fields=True):
             "objects, what is there is an I/O error at once. A whole transfer gets ten times as long."
         ),
     ] = "30s"
+    on_full: Annotated[
+        str,
+        Meta(
+            description='"evict": what is worth least there is removed, a miss; "refuse": no space left; '
+            '"block": who wants bytes on NVMe waits for [fuse] write_wait.'
+        ),
+    ] = "evict"
     probe: Annotated[
         str,
         Meta(description="How often a directory that is offline is tried; it comes back by itself."),
     ] = "5s"
+
+
+class AgeingTable(Struct, frozen=True, forbid_unknown_fields=True):
+    """Table ``[ageing]``."""
+
+    policy: Annotated[
+        str,
+        Meta(
+            description='Who leaves a tier first: "default" learns it from what happens, the others are plain orders; '
+            "kvctl replay compares them."
+        ),
+    ] = "default"
+    reuse_min: Annotated[
+        float,
+        Meta(
+            description="An object that leaves DDR and is less likely than this to be used again is dropped instead of "
+            "written to NVMe; 0: none is."
+        ),
+    ] = 0.0
 
 
 class AdmissionTable(Struct, frozen=True, forbid_unknown_fields=True):
@@ -187,6 +213,7 @@ class File(Struct, frozen=True, forbid_unknown_fields=True):
     ddr: DdrTable = DdrTable()
     nvme: NvmeTable = NvmeTable()
     admission: AdmissionTable = AdmissionTable()
+    ageing: AgeingTable = AgeingTable()
     scrub: ScrubTable = ScrubTable()
     log: LogTable = LogTable()
 
@@ -198,6 +225,8 @@ CHOICES = {
     ("ddr", "warm"): ("off", "start"),
     ("ddr", "spare"): ("auto", "on", "off"),
     ("nvme", "direct"): ("auto", "off"),
+    ("nvme", "on_full"): ("evict", "refuse", "block"),
+    ("ageing", "policy"): ("default", "lru", "lru-tail", "lfu", "fifo", "s3-fifo", "arc"),
     ("admission", "admit"): ("all", "reused"),
     ("admission", "durability"): ("back", "through"),
     ("admission", "on_fault"): ("eio", "miss"),

@@ -14,7 +14,6 @@ import trio
 
 from kvd import status
 from kvd.api.backend import (
-    AdmissionStatus,
     Engine,
     Entry,
     Fault,
@@ -27,6 +26,7 @@ from kvd.api.backend import (
     Step,
     TierUsage,
 )
+from kvd.api.namespaces import AdmissionStatus
 from kvd.errors import KvdError, NotFoundError, UnavailableError
 from kvd.fsck.online import Online
 from kvd.policy.fingerprint import decode
@@ -37,6 +37,7 @@ from kvdriver import BLOCK_BYTES, ResilientDevice, Tier
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 
+    from kvd.api.namespaces import NamespaceQuota
     from kvd.catalog import records
     from kvd.catalog.catalog import Catalog
     from kvd.catalog.records import Inode
@@ -236,7 +237,7 @@ class DaemonControl:
         written = self._objects.lives.attributes(inode.ino)
         common = {
             "path": path,
-            "kind": _kind(inode.mode),
+            "kind": status.kind(inode.mode),
             "ino": inode.ino,
             "mode": inode.mode,
             "uid": inode.uid,
@@ -262,6 +263,7 @@ class DaemonControl:
             stored_bytes=held_bytes,
             tiers=status.held(self._catalog.placements, placement, held_bytes),
             format=None if copy is None else status.object_format(copy),
+            **status.chain(self._catalog, inode.ino),
         )
 
     # -- moving --------------------------------------------------------------------------------------------------
@@ -329,22 +331,27 @@ class DaemonControl:
 
     async def create_namespace(self, wish: NamespaceWish) -> Namespace:
         """Make a namespace."""
-        given: dict[str, str | None] = {policy: getattr(wish, policy) for policy in POLICIES}
+        given: dict[str, str | int | None] = {policy: getattr(wish, policy) for policy in POLICIES}
         await self._spaces.create(
             wish.name,
             fingerprint=wish.fingerprint,
-            policies={policy: word for policy, word in given.items() if word is not None},
+            policies={policy: word for policy, word in given.items() if word is not None} | wish.quota.given(),
             mode=wish.mode,
             uid=wish.uid,
             gid=wish.gid,
         )
         return self.namespace(wish.name)
 
-    def set_namespace(self, name: bytes, policies: Mapping[str, str]) -> Namespace:
+    async def set_namespace(self, name: bytes, policies: Mapping[str, str | int]) -> Namespace:
         """Change policies of a namespace."""
-        self._spaces.set(name, policies)
+        await self._spaces.set(name, policies)
         self.sessions.parts.regroup()
         return self.namespace(name)
+
+    async def namespace_quota(self, name: bytes) -> NamespaceQuota:
+        """Return how a namespace stands in each tier."""
+        _, row = self._spaces.find(name)
+        return status.quota(name, row, await self._objects.quotas.quota(row))
 
     def attach_namespace(self, name: bytes, fingerprint: Mapping[str, str]) -> Namespace:
         """Return a namespace to who offers its fingerprint."""
@@ -373,19 +380,13 @@ def _namespace(name: bytes, inode: Inode, row: records.Namespace) -> Namespace:
         session=row.session,
         format=row.format,
         layout=row.layout,
+        on_full=row.on_full,
+        quota=status.quota_of(row),
         mode=stat.S_IMODE(inode.mode),
         uid=inode.uid,
         gid=inode.gid,
         created_s=row.created_ns / 1e9,
     )
-
-
-def _kind(mode: int) -> str:
-    if stat.S_ISDIR(mode):
-        return "dir"
-    if stat.S_ISREG(mode):
-        return "file"
-    return "symlink" if stat.S_ISLNK(mode) else "other"
 
 
 def _state(*, damaged: bool, sealed: bool) -> str:

@@ -225,7 +225,10 @@ class _Daemon:
             plane.start_soon(objects.admission.run)
             plane.start_soon(objects.describer.run)
             plane.start_soon(objects.scrub.run)
-            plane.start_soon(objects.ageing.run)
+            plane.start_soon(objects.descending.run)
+            plane.start_soon(objects.worth.run)
+            plane.start_soon(objects.evicting.run)
+            plane.start_soon(objects.remember_uses)
             plane.start_soon(control.sessions.run)
             plane.start_soon(_checkpoints, catalog)
             async with trio.open_nursery() as front:
@@ -293,6 +296,7 @@ class _Daemon:
         with trio.move_on_after(REAP_S):  # the next start goes on with what is left
             await objects.reaper.idle()
         await objects.streaming.stop()
+        objects.evicting.stop()
         return await flush(objects, flush_s=self._config.daemon.flush_s, notifier=self._notifier)
 
     async def _leave(self, catalog: Catalog, objects: Objects, flushed: Flushed) -> None:

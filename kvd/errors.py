@@ -121,6 +121,12 @@ class MismatchError(KvdError):
     errno = errno.EKEYREJECTED
 
 
+class OverCommittedError(KvdError):
+    """More would be guaranteed to namespaces than a tier has; the message says what can be."""
+
+    errno = errno.ENOSPC
+
+
 class OfflineError(KvdError):
     """The object's bytes are in an NVMe directory that is offline; nothing is known to be wrong with them."""
 

@@ -3,22 +3,46 @@
 from __future__ import annotations
 
 import os
-from dataclasses import asdict
-from typing import TYPE_CHECKING
+import stat
+from dataclasses import asdict, fields
+from typing import TYPE_CHECKING, Any
 
-from kvd.api.backend import Alarm, Directory, Engine, Index, NamespaceStatus, Scrubbing
+from kvd.api.backend import Directory, Engine, Index, Scrubbing
 from kvd.api.formats import FormatError, FormatUsage, ObjectFormat
+from kvd.api.namespaces import Alarm, NamespaceQuota, NamespaceStatus, Quota, TierShare
 from kvdriver import BLOCK_BYTES, EngineState, ResilientDevice, Tier
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from kvd.catalog.catalog import Catalog
     from kvd.catalog.placements import Placements
-    from kvd.catalog.records import Copy, Placement
+    from kvd.catalog.records import Copy, Namespace, Placement
     from kvd.tier import index as checked
     from kvd.tier.namespacing import Namespacing
     from kvd.tier.nvme import NvmeStore
+    from kvd.tier.quotas import TierQuota
     from kvd.tier.reaping import Reaper
     from kvd.tier.scrub import Scrub
     from kvdriver import Device
+
+
+def kind(mode: int) -> str:
+    """Return what an inode is, in the API's word."""
+    if stat.S_ISDIR(mode):
+        return "dir"
+    if stat.S_ISREG(mode):
+        return "file"
+    return "symlink" if stat.S_ISLNK(mode) else "other"
+
+
+def chain(catalog: Catalog, ino: int) -> dict[str, Any]:
+    """Return where an object is in its chain, as `Entry` has it; nothing of one that is in none."""
+    parent = catalog.chains.parent(ino)
+    if parent is None and not catalog.chains.has_children(ino):
+        return {}
+    path = None if parent is None else catalog.names.path(parent)
+    return {"parent": path, "chain": len(catalog.chains.chain(ino))}
 
 
 def namespaces(spaces: Namespacing, reaper: Reaper) -> NamespaceStatus:
@@ -34,6 +58,32 @@ def namespaces(spaces: Namespacing, reaper: Reaper) -> NamespaceStatus:
         deleting=reaped.graves,
         names_left=reaped.names_left,
         names_deleted=reaped.names_gone,
+    )
+
+
+def quota_of(row: Namespace) -> Quota:
+    """Return what a namespace was given."""
+    return Quota(**{each.name: getattr(row, each.name) for each in fields(Quota)})
+
+
+def quota(name: bytes, row: Namespace, tiers: Sequence[TierQuota]) -> NamespaceQuota:
+    """Return how a namespace stands in each tier."""
+    return NamespaceQuota(
+        name=name.strip(b"/"),
+        priority=row.priority,
+        on_full=row.on_full,
+        tiers=tuple(
+            TierShare(
+                tier=each.tier.name.lower(),
+                capacity_bytes=each.capacity * BLOCK_BYTES,
+                guaranteed_bytes=each.guaranteed * BLOCK_BYTES,
+                limit_bytes=each.limit * BLOCK_BYTES,
+                used_bytes=each.used * BLOCK_BYTES,
+                borrowed_bytes=each.borrowed * BLOCK_BYTES,
+                may_take_bytes=each.may_take * BLOCK_BYTES,
+            )
+            for each in tiers
+        ),
     )
 
 

@@ -38,7 +38,7 @@ ROWS: tuple[tuple[str, ...], ...] = (
     ("kvd.session",),
     ("kvd.tier",),
     ("kvd.catalog", "kvdriver", "kvd.lock", "kvd.mount", "kvd.notify", "kvd.config_check"),
-    ("kvd.mount_system", "kvd.api.backend", "kvd.api.formats", "kvd.api.sessions"),
+    ("kvd.mount_system", "kvd.api.backend", "kvd.api.formats", "kvd.api.namespaces", "kvd.api.sessions"),
     (
         "kvd.config",
         "kvd.config_memory",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import grp
 import os
 import pwd
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import App, Parameter
@@ -13,6 +14,7 @@ from kvctl import tables, units
 from kvctl.exits import Exit, UsageError
 from kvctl.names import to_wire
 from kvctl.run import Run
+from kvd import config_units
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -38,6 +40,56 @@ Grouping = Annotated[Literal["file", "directory"] | None, Parameter(name="--sess
 Format = Annotated[str | None, Parameter(show_default=False)]
 Layout = Annotated[str | None, Parameter(show_default=False)]
 OnFault = Annotated[Literal["eio", "miss"] | None, Parameter(name="--on-fault", show_default=False)]
+OnFull = Annotated[Literal["evict", "refuse", "block"] | None, Parameter(name="--on-full", show_default=False)]
+Size = Annotated[str | None, Parameter(show_default=False)]
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shares:
+    """What a namespace is guaranteed and may have; sizes such as 10GiB.
+
+    Parameters
+    ----------
+    ddr_guaranteed
+        Of DDR, what no other namespace takes from it; 0 for nothing.
+    ddr_limit
+        Of DDR, the most that it has; 0 for no limit.
+    nvme_guaranteed
+        The same on NVMe.
+    nvme_limit
+        The same on NVMe.
+    priority
+        0 to 255: of those who have more than their guarantee the lowest gives back first.
+    on_full
+        What a full NVMe tier means for its writers: the least useful is evicted, they are refused, or they wait. Else as the
+        configuration says.
+    """
+
+    ddr_guaranteed: Size = None
+    ddr_limit: Size = None
+    nvme_guaranteed: Size = None
+    nvme_limit: Size = None
+    priority: Annotated[int | None, Parameter(show_default=False)] = None
+    on_full: OnFull = None
+
+    def given(self) -> dict[str, object]:
+        """Return what of it was said, as the API has it."""
+        sizes = {name: getattr(self, name) for name in ("ddr_guaranteed", "ddr_limit", "nvme_guaranteed", "nvme_limit")}
+        quota: dict[str, object] = {
+            f"{name}_bytes": _size(name, text) for name, text in sizes.items() if text is not None
+        }
+        if self.priority is not None:
+            quota["priority"] = self.priority
+        found: dict[str, object] = {} if self.on_full is None else {"on_full": self.on_full}
+        return found | ({"quota": quota} if quota else {})
+
+
+def _size(name: str, text: str) -> int:
+    try:
+        return config_units.parse_size(text)
+    except ValueError as error:
+        raise UsageError(f"--{name.replace('_', '-')} {text}: {error}") from None
 
 
 @app.command
@@ -52,6 +104,7 @@ def create(  # noqa: PLR0913  (one for each option)
     session: Grouping = None,
     format: Format = None,  # noqa: A002  (the option's name)
     layout: Layout = None,
+    shares: Shares = Shares(),
     mode: str = "0755",
     owner: Annotated[str, Parameter(show_default=False)] = "",
     ctl: Context,
@@ -90,6 +143,7 @@ def create(  # noqa: PLR0913  (one for each option)
         "uid": uid,
         "gid": gid,
         **_policies(admit, durability, on_fault, session, format, layout),
+        **shares.given(),
     }
     return _show(ctl, ctl.client.post("namespace/create", body))
 
@@ -118,7 +172,7 @@ def show(name: Name, /, *, ctl: Context) -> int:
 
 
 @app.command(name="set")
-def set_(
+def set_(  # noqa: PLR0913  (one for each option)
     name: Name,
     /,
     *,
@@ -128,6 +182,7 @@ def set_(
     session: Grouping = None,
     format: Format = None,  # noqa: A002  (the option's name)
     layout: Layout = None,
+    shares: Shares = Shares(),
     ctl: Context,
 ) -> int:
     """Change the policies of a namespace; the fingerprint only changes with kvctl invalidate.
@@ -150,10 +205,27 @@ def set_(
     layout
         What files hold that do not say so themselves, such as "fp16 layers=32 kv=2 tokens heads=8 dim=128"; "" for nothing.
     """
-    policies = _policies(admit, durability, on_fault, session, format, layout)
+    policies = _policies(admit, durability, on_fault, session, format, layout) | shares.given()
     if not policies:
-        raise UsageError("nothing to change: give --admit, --durability, --on-fault, --session, --format or --layout")
+        raise UsageError("nothing to change: give --admit, --durability, --ddr-limit or another option")
     return _show(ctl, ctl.client.post("namespace/set", {"name": _wire(name), **policies}))
+
+
+@app.command
+def quota(name: Name, /, *, ctl: Context) -> int:
+    """Show what a namespace is guaranteed, may have, and has in each tier.
+
+    Parameters
+    ----------
+    name
+        Of the top directory.
+    """
+    found = ctl.client.get("namespace/quota", _path(name))
+    if ctl.as_json:
+        ctl.document(found)
+    else:
+        ctl.show(*tables.quota(found))
+    return Exit.OK
 
 
 @app.command

@@ -280,6 +280,7 @@ def _facts(found: dict[str, Any]) -> Table:
     for name, told in (
         ("state", f"{session['state']}, since {units.age(session['since_s'])}"),
         ("objects", f"{found['objects']}: {bytes_ or 'nothing'}, {session['open_objects']} open, {found['hits']} hits"),
+        ("chained", f"{found['chained']} say what is before them"),
         ("leases", str(session["leases"])),
         ("pin", f"{session['pin']}{end}"),
         ("ttl", _ttl(session)),

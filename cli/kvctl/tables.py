@@ -132,6 +132,8 @@ def _namespace_rows(found: dict[str, Any], admission: dict[str, Any]) -> Iterato
         dropped = f"{admission['dropped']} dropped ({units.size(admission['saved_bytes'])} not written)"
         written = f"{admission['admitted']} written, {admission['through']} at once"
         yield "admission", Text(f"{dropped}, {written}")
+    if admission["evicted"]:
+        yield "evicted", Text(f"{admission['evicted']} ({units.size(admission['evicted_bytes'])}) for room on NVMe")
 
 
 def _alarms(found: list[dict[str, Any]]) -> Table:
@@ -173,8 +175,39 @@ def _namespace_facts(found: dict[str, Any]) -> Iterator[tuple[str, Text]]:
     yield "  session", Text(found["session"])
     yield "  format", Text(found["format"])
     yield "  layout", Text(found["layout"] or "not known")
+    yield "  on full", Text(found["on_full"] or "as configured")
+    yield from _quota_facts(found["quota"])
     yield "  mode", Text(f"{found['mode']:04o}, owner {found['uid']}:{found['gid']}")
     yield "  made", Text(_when(found["created_s"]))
+
+
+def _quota_facts(found: dict[str, Any]) -> Iterator[tuple[str, Text]]:
+    for tier in ("ddr", "nvme"):
+        guaranteed, limit = found[f"{tier}_guaranteed_bytes"], found[f"{tier}_limit_bytes"]
+        if guaranteed or limit:
+            yield f"  {tier}", Text(f"{units.size(guaranteed)} guaranteed, {_limit(limit)}")
+    yield "  priority", Text(str(found["priority"]))
+
+
+def _limit(limit_bytes: int) -> str:
+    return f"at most {units.size(limit_bytes)}" if limit_bytes else "no limit"
+
+
+def quota(found: dict[str, Any]) -> list[RenderableType]:
+    """Lay out how a namespace stands in each tier."""
+    table = _table(
+        "TIER", "GUARANTEED", "LIMIT", "USED", "BORROWED", "MAY TAKE", "OF",
+        right="GUARANTEED LIMIT USED BORROWED OF",
+    )  # fmt: skip
+    for each in found["tiers"]:
+        table.add_row(
+            each["tier"],
+            units.size(each["guaranteed_bytes"]),
+            units.size(each["limit_bytes"]) if each["limit_bytes"] else "-",
+            *(units.size(each[f"{name}_bytes"]) for name in ("used", "borrowed", "may_take", "capacity")),
+        )
+    title = f"{show(found['name'])}: priority {found['priority']}, on full {found['on_full'] or 'as configured'}"
+    return [Text(title, "bold"), table]
 
 
 def fingerprint(found: dict[str, Any]) -> str:
@@ -341,6 +374,8 @@ def _entry_rows(found: dict[str, Any]) -> Iterator[tuple[str, Text]]:
     if found["tiers"]:
         yield "  tiers", Text(", ".join(f"{units.size(count)} {tier}" for tier, count in found["tiers"].items()))
     yield from _format_rows(found["format"])
+    if found["chain"] is not None:
+        yield "  chain", Text(f"number {found['chain']}, after {show(found['parent'] or 'nothing')}")
     yield "  pinned", Text(_flag(found["pinned"], "yes", "no"))
     yield "  open", Text(f"{_count(found['opens'])} times" if found["opens"] else "no")
     yield "  hits", Text(_count(found["hits"]))

@@ -1,19 +1,30 @@
 /* Groups: what one request touched last. Their members by tier, their age, and whether their last member may go. */
 #include "policy/internal.h"
 
-static void bin_append(kvd_policy *policy, uint32_t group, uint32_t bin)
+#define BACKDATE_STEPS 64u
+
+/* Put a group into a bin behind another one; NIL: as its oldest. */
+static void bin_insert(kvd_policy *policy, uint32_t group, uint32_t bin, uint32_t before)
 {
 	struct policy_queue *queue = &policy->bins[bin];
 	struct policy_group *it = &policy->groups[group];
 
 	it->bin = (uint8_t)bin;
-	it->older = queue->newest;
-	it->newer = POLICY_NIL;
-	if (queue->newest != POLICY_NIL)
-		policy->groups[queue->newest].newer = group;
+	it->older = before;
+	it->newer = before == POLICY_NIL ? queue->oldest : policy->groups[before].newer;
+	if (before != POLICY_NIL)
+		policy->groups[before].newer = group;
 	else
 		queue->oldest = group;
-	queue->newest = group;
+	if (it->newer != POLICY_NIL)
+		policy->groups[it->newer].older = group;
+	else
+		queue->newest = group;
+}
+
+static void bin_append(kvd_policy *policy, uint32_t group, uint32_t bin)
+{
+	bin_insert(policy, group, bin, policy->bins[bin].newest);
 }
 
 static void bin_remove(kvd_policy *policy, uint32_t group)
@@ -81,6 +92,32 @@ uint32_t kvd_policy_group_make(kvd_policy *policy, uint32_t class, uint32_t leng
 	if (policy->due_s > policy->now_s + policy->edges_s[1])
 		policy->due_s = policy->now_s + policy->edges_s[1];
 	return group;
+}
+
+/* Have a group that was just made be one that was last touched long ago: older than all that has been since the start. */
+void kvd_policy_group_backdate(kvd_policy *policy, uint32_t group, double used_s)
+{
+	struct policy_group *it = &policy->groups[group];
+	uint32_t bin = 0, before;
+
+	if (used_s >= policy->now_s)
+		return;
+	kvd_policy_shadow_leave(policy, group);
+	bin_remove(policy, group);
+	it->born_s = used_s;
+	it->touched = 0;
+	while (bin + 1 < POLICY_BINS && used_s + policy->edges_s[bin + 1] <= policy->now_s)
+		bin++;
+	/* Those that have grown into this bin since the start are younger, and few. */
+	before = policy->bins[bin].newest;
+	for (uint32_t steps = 0; steps < BACKDATE_STEPS && before != POLICY_NIL; steps++) {
+		if (policy->groups[before].born_s <= used_s)
+			break;
+		before = policy->groups[before].older;
+	}
+	bin_insert(policy, group, bin, before);
+	if (bin + 1 < POLICY_BINS && used_s + policy->edges_s[bin + 1] < policy->due_s)
+		policy->due_s = used_s + policy->edges_s[bin + 1];
 }
 
 static uint32_t members(const struct policy_group *group)

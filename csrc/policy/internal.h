@@ -127,6 +127,9 @@ struct kvd_policy {
 };
 
 /* nodes.c */
+#define POLICY_FETCH_MAX 32u
+#define POLICY_LINE_BYTES 64u /* of the processor's caches */
+void kvd_policy_nodes_fetch(const kvd_policy *policy, const uint64_t *keys, uint32_t count);
 uint32_t kvd_policy_node_find(const kvd_policy *policy, uint64_t key);
 uint32_t kvd_policy_node_make(kvd_policy *policy, uint64_t key, uint32_t parent);
 void kvd_policy_node_unref(kvd_policy *policy, uint32_t node);
@@ -135,6 +138,7 @@ void kvd_policy_node_retier(kvd_policy *policy, uint32_t node, uint32_t tier);
 
 /* groups.c */
 uint32_t kvd_policy_group_make(kvd_policy *policy, uint32_t class, uint32_t length);
+void kvd_policy_group_backdate(kvd_policy *policy, uint32_t group, double used_s);
 void kvd_policy_group_release(kvd_policy *policy, uint32_t group);
 void kvd_policy_group_leave(kvd_policy *policy, uint32_t node);
 void kvd_policy_group_join(kvd_policy *policy, uint32_t node, uint32_t group);
@@ -156,6 +160,7 @@ void kvd_policy_lane_unlink(kvd_policy *policy, uint32_t group, uint32_t tier);
 void kvd_policy_lanes_refresh(kvd_policy *policy);
 uint32_t kvd_policy_lanes_least(const kvd_policy *policy, uint32_t tier);
 double kvd_policy_lanes_floor(const kvd_policy *policy, uint32_t tier);
+double kvd_policy_group_key(const kvd_policy *policy, const struct policy_group *group);
 double kvd_policy_group_index(const kvd_policy *policy, const struct policy_group *group);
 
 /* shadow.c */

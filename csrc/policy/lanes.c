@@ -10,7 +10,7 @@
 #define SEARCH_STEPS 32u
 /* An index is a float, so that the rest of a double's bits can order what is worth the same by its age. */
 #define TIE_REQUESTS (1u << 28)
-#define TIE_SHIFT (-52)
+#define TIE_UNIT 0x1p-52
 
 int kvd_policy_lanes_init(struct policy_lanes *lanes)
 {
@@ -33,7 +33,7 @@ void kvd_policy_lanes_fini(struct policy_lanes *lanes)
 
 static double scale_of(uint32_t density)
 {
-	return ldexp(1.0, (int)density - POLICY_DENSITY_ONE);
+	return (double)(1u << density) / (1u << POLICY_DENSITY_ONE);
 }
 
 static uint32_t lane_of(const struct policy_group *group)
@@ -58,19 +58,21 @@ static uint32_t least_bin(const kvd_policy *policy, const struct policy_lanes *l
 	return least;
 }
 
-/* What orders lanes: the index, or, while the plain order rules, when the oldest group was touched. */
+/* What orders groups: the index, or, while the plain order rules, when each was touched. */
+double kvd_policy_group_key(const kvd_policy *policy, const struct policy_group *group)
+{
+	if (policy->shadow.rules)
+		return (double)group->touched;
+	return kvd_policy_group_index(policy, group) * (1 + (double)(group->touched % TIE_REQUESTS) * TIE_UNIT);
+}
+
 static double key_of(const kvd_policy *policy, const struct policy_lanes *lanes, uint32_t lane)
 {
 	uint32_t bin = least_bin(policy, lanes, lane);
-	uint64_t touched;
 
 	if (bin == POLICY_BINS)
 		return (double)INFINITY;
-	touched = policy->groups[lanes->cells[lane][bin].oldest].touched;
-	if (policy->shadow.rules)
-		return (double)touched;
-	return (double)policy->index[lane / POLICY_DENSITIES][bin] * scale_of(lane % POLICY_DENSITIES) *
-	       (1 + ldexp((double)(touched % TIE_REQUESTS), TIE_SHIFT));
+	return kvd_policy_group_key(policy, &policy->groups[lanes->cells[lane][bin].oldest]);
 }
 
 static void lane_update(kvd_policy *policy, struct policy_lanes *lanes, uint32_t lane)
@@ -124,6 +126,8 @@ void kvd_policy_lane_link(kvd_policy *policy, uint32_t group, uint32_t tier)
 		policy->groups[after].cell_prev[tier] = group;
 	else
 		cell->newest = group;
+	if (before != POLICY_NIL)
+		return; /* the lane's least is among the oldest of its cells, and they are the same */
 	lanes->bins[lane] |= 1ull << it->bin;
 	lane_update(policy, lanes, lane);
 }
@@ -144,6 +148,8 @@ void kvd_policy_lane_unlink(kvd_policy *policy, uint32_t group, uint32_t tier)
 		policy->groups[it->cell_next[tier]].cell_prev[tier] = it->cell_prev[tier];
 	else
 		cell->newest = it->cell_prev[tier];
+	if (it->cell_prev[tier] != POLICY_NIL)
+		return; /* as above */
 	if (cell->oldest == POLICY_NIL)
 		lanes->bins[lane] &= ~(1ull << it->bin);
 	lane_update(policy, lanes, lane);

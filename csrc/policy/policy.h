@@ -66,6 +66,22 @@ struct kvd_policy_victim {
 	uint32_t to; /* enum kvd_policy_tier */
 };
 
+/* An object that is there already, as a start finds it. */
+struct kvd_policy_seed {
+	uint64_t key;
+	uint64_t parent; /* what it hangs on, if `below` and that is known */
+	double used_s;   /* when it was last used; what comes first was used before what follows */
+	uint32_t units;
+	uint8_t tier;
+	uint8_t below;
+};
+
+/* Of the candidate that a tier has of the least worth. */
+struct kvd_policy_least {
+	double index;  /* expected hits for each unit and second; negative: the plain order rules, and nothing is known of it */
+	double used_s; /* when it was last used */
+};
+
 struct kvd_policy_statistics {
 	uint64_t requests, hits;
 	uint32_t objects[3]; /* by tier */
@@ -77,6 +93,11 @@ int kvd_policy_init(const struct kvd_policy_config *config, kvd_policy **out);
 void kvd_policy_fini(kvd_policy *policy);
 /* A request read or made these objects; all of them are in DDR now. 0, -EINVAL, or -ENOSPC: objects_max are in tiers. */
 int kvd_policy_access(kvd_policy *policy, const struct kvd_policy_request *request);
+/* Objects were used, each alone or, where one goes on from the one before it, as a chain; what is not known is new, and all
+ * are in DDR now. 0, -EINVAL, or -ENOSPC: those from there on are not taken note of. */
+int kvd_policy_use(kvd_policy *policy, double now_s, const uint64_t *keys, const uint32_t *units, uint32_t count);
+/* Objects that are there since before the start; one that is known already stays as it is. As `kvd_policy_use`. */
+int kvd_policy_seed(kvd_policy *policy, double now_s, const struct kvd_policy_seed *seeds, uint32_t count);
 /* What is said later of the chain that ends at a key. 0, -ENOENT, -EINVAL. */
 int kvd_policy_hint(kvd_policy *policy, uint64_t key, enum kvd_policy_hint hint, double now_s);
 /* Leases: while there are any, neither the object nor what it hangs on is a victim. 0, -ENOENT, -EOVERFLOW, -EINVAL: none to give back. */
@@ -98,6 +119,8 @@ int kvd_policy_tick(kvd_policy *policy, double now_s, uint32_t steps_max);
  */
 uint32_t kvd_policy_victims(kvd_policy *policy, enum kvd_policy_tier tier, uint64_t need, int nvme, uint64_t below_room,
 			    double reuse_min, struct kvd_policy_victim *out, uint32_t max);
+/* Who would leave a tier first: to compare policies that share it. 0, -ENOENT: nobody, -EINVAL. */
+int kvd_policy_least(const kvd_policy *policy, enum kvd_policy_tier tier, struct kvd_policy_least *out);
 /* Those of the chain that ends at a key which are in NVMe, root first, if they are worth more than what DDR holds of the least
  * worth. Returns how many; nothing is moved. */
 uint32_t kvd_policy_prefetch(kvd_policy *policy, uint64_t key, uint64_t *out, uint32_t max);

@@ -41,8 +41,15 @@ void kvd_policy_shadow_leave(kvd_policy *policy, uint32_t group)
 
 	if (!it->recent)
 		return;
-	if (policy->shadow.oldest == group)
-		policy->shadow.oldest = kvd_policy_group_newer(policy, group);
+	/* What a start has found is in the order, but not in the window. */
+	for (uint32_t at = group; policy->shadow.oldest == at && at != POLICY_NIL;) {
+		uint32_t newer = kvd_policy_group_newer(policy, at);
+
+		policy->shadow.oldest = newer;
+		if (newer == POLICY_NIL || policy->groups[newer].recent)
+			break;
+		at = newer;
+	}
 	policy->shadow.units -= it->units;
 	it->recent = false;
 }

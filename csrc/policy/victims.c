@@ -11,8 +11,9 @@ static enum kvd_policy_tier below(const kvd_policy *policy, const struct policy_
 		return KVD_POLICY_GONE;
 	if (node->units <= room)
 		return KVD_POLICY_NVME;
-	return kvd_policy_group_index(policy, group) > kvd_policy_lanes_floor(policy, KVD_POLICY_NVME) ? KVD_POLICY_NVME :
-													 KVD_POLICY_GONE;
+	/* Of what is worth the same the older one goes: what was just written is not lost for what nobody has read either. */
+	return kvd_policy_group_key(policy, group) >= kvd_policy_lanes_floor(policy, KVD_POLICY_NVME) ? KVD_POLICY_NVME :
+												      KVD_POLICY_GONE;
 }
 
 uint32_t kvd_policy_victims(kvd_policy *policy, enum kvd_policy_tier tier, uint64_t need, int nvme, uint64_t below_room,
@@ -55,7 +56,7 @@ uint32_t kvd_policy_prefetch(kvd_policy *policy, uint64_t key, uint64_t *out, ui
 
 		if (it->group == POLICY_NIL || it->tier != KVD_POLICY_NVME)
 			continue;
-		if (kvd_policy_group_index(policy, &policy->groups[it->group]) <=
+		if (kvd_policy_group_key(policy, &policy->groups[it->group]) <=
 		    kvd_policy_lanes_floor(policy, KVD_POLICY_DDR) && policy->objects[KVD_POLICY_DDR] > 0)
 			continue;
 		/* The root counts: where not all can be told, the deepest are left out. */

@@ -5,10 +5,11 @@ All paths are bytes, absolute within the mount (``b"/model/slot.bin"``).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from kvd.api.formats import FormatUsage, ObjectFormat  # noqa: TC001  as below
+from kvd.api.namespaces import AdmissionStatus, NamespaceQuota, NamespaceStatus, Quota, QuotaWish
 from kvd.api.sessions import SessionStatus  # noqa: TC001  msgspec reads these annotations when the schema is made
 
 if TYPE_CHECKING:
@@ -131,6 +132,7 @@ class Namespace:
 
     `admit` is ``all`` or ``reused``, `durability` ``back`` or ``through``, `on_fault` ``eio`` or ``miss``, `session`, what a
     session is, ``file`` or ``directory``. `format` is the ladder of formats, `layout` what objects hold, '' for nothing known.
+    `on_full` is what a full NVMe tier means: ``evict``, ``refuse``, ``block``; '' as the configuration says.
     """
 
     name: bytes
@@ -145,6 +147,8 @@ class Namespace:
     session: str = "file"
     format: str = "raw"
     layout: str = ""
+    on_full: str = ""
+    quota: Quota = field(default_factory=Quota)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,6 +166,8 @@ class NamespaceWish:
     session: str | None = None
     format: str | None = None
     layout: str | None = None
+    on_full: str | None = None
+    quota: QuotaWish = field(default_factory=QuotaWish)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,44 +176,6 @@ class Invalidated:
 
     namespace: Namespace
     names: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Alarm:
-    """Somebody offered another fingerprint than a namespace has; `what` names each key with both values."""
-
-    when_s: float
-    namespace: str
-    what: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NamespaceStatus:
-    """What concerns all namespaces together.
-
-    `mismatches` counts the wrong fingerprints that were offered since the start; `alarms` are the latest kinds of them.
-    `deleting` invalidated contents are on their way out, with `names_left` at their top; `names_deleted` since the start.
-    """
-
-    namespaces: int
-    mismatches: int
-    alarms: tuple[Alarm, ...]
-    deleting: int
-    names_left: int
-    names_deleted: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AdmissionStatus:
-    """Since the start: objects that policy let go to NVMe (`admitted`), or that it `dropped`, so that `saved_bytes` were not written.
-
-    `through` objects were written right after they were stored.
-    """
-
-    admitted: int
-    dropped: int
-    saved_bytes: int
-    through: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -253,6 +221,7 @@ class Entry:
 
     `state` is ``filling`` (has a writer), ``sealed`` or ``faulted``; `tier` is ``ddr``, ``nvme`` or ``none`` (no data);
     `clean` means that NVMe holds the same bytes; `tiers` is what each tier is charged, `format` how NVMe's file is kept.
+    `parent` is the path of the object before it, `chain` how many there are up to it, of one that has or is a parent.
     """
 
     path: bytes
@@ -273,6 +242,8 @@ class Entry:
     stored_bytes: int | None = None
     tiers: dict[str, int] | None = None
     format: ObjectFormat | None = None
+    parent: bytes | None = None
+    chain: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -375,8 +346,12 @@ class Control(Protocol):
         """Make a namespace."""
         ...
 
-    def set_namespace(self, name: bytes, policies: Mapping[str, str]) -> Namespace:
-        """Change policies of a namespace: ``admit``, ``durability``, ``on_fault``."""
+    async def set_namespace(self, name: bytes, policies: Mapping[str, str | int]) -> Namespace:
+        """Change policies of a namespace, and what of `Quota` is given; `OverCommittedError` if that can't be."""
+        ...
+
+    async def namespace_quota(self, name: bytes) -> NamespaceQuota:
+        """Return how a namespace stands in each tier."""
         ...
 
     def attach_namespace(self, name: bytes, fingerprint: Mapping[str, str]) -> Namespace:

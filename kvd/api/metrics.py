@@ -17,8 +17,9 @@ if TYPE_CHECKING:
 
     from prometheus_client.metrics_core import Metric
 
-    from kvd.api.backend import AdmissionStatus, Directory, Engine, NamespaceStatus, Scrubbing, Status, TierUsage
+    from kvd.api.backend import Directory, Engine, Scrubbing, Status, TierUsage
     from kvd.api.formats import FormatUsage
+    from kvd.api.namespaces import AdmissionStatus, NamespaceStatus
     from kvd.api.sessions import SessionStatus
 
 MEDIA_TYPES: Final = ("text/plain", "application/openmetrics-text")
@@ -166,6 +167,8 @@ def _admission(found: AdmissionStatus) -> Iterator[Metric]:
     yield CounterMetricFamily(
         "kvd_written_through_objects", "Written right after they were stored.", value=found.through
     )
+    yield CounterMetricFamily("kvd_evicted_objects", "Removed, since NVMe was full.", value=found.evicted)
+    yield CounterMetricFamily("kvd_evicted_bytes", "What they held on NVMe.", value=found.evicted_bytes)
 
 
 def _sessions(found: SessionStatus) -> Iterator[Metric]:

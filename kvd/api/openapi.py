@@ -8,6 +8,7 @@ import msgspec
 
 from kvd.api import shapes
 from kvd.api.backend import Entry, Finding, Invalidated, Status, Step
+from kvd.api.namespaces import NamespaceQuota
 from kvd.api.sessions import SessionChange, SessionDetail
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ _SHAPES = (
     shapes.PathRequest,
     shapes.PathsRequest,
     shapes.Namespaces,
+    NamespaceQuota,
     Invalidated,
     shapes.Removed,
     shapes.CreateRequest,
@@ -55,7 +57,7 @@ _STATUS_WORDS = {
     "413": "The body is too large",
     "500": "Damaged data, or a fault of the daemon",
     "503": "Too many operations, or something that kvd needs is not there",
-    "507": "The tier is full",
+    "507": "The tier is full, or has not so much to guarantee",
 }
 
 

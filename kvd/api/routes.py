@@ -12,6 +12,7 @@ from starlette.responses import Response
 from kvd.api import metrics, shapes, wire
 from kvd.api.answers import answer, body_of, failure_answer
 from kvd.api.backend import Engine, Entry, Finding, Invalidated, Namespace, NamespaceWish, Status, Step
+from kvd.api.namespaces import NamespaceQuota
 from kvd.api.openapi import document
 from kvd.api.session_routes import SessionRoutes
 from kvd.api.sessions import SessionChange, SessionDetail, SessionEntry
@@ -139,6 +140,8 @@ class Routes(SessionRoutes):
                     session=wish.session,
                     format=wish.format,
                     layout=wish.layout,
+                    on_full=wish.on_full,
+                    quota=wish.quota,
                 )
             )
         )
@@ -153,9 +156,14 @@ class Routes(SessionRoutes):
             "session": wish.session,
             "format": wish.format,
             "layout": wish.layout,
+            "on_full": wish.on_full,
         }
-        policies = {policy: word for policy, word in given.items() if word is not None}
-        return answer(self._control.set_namespace(wire.top_name(wish.name), policies))
+        policies: dict[str, str | int] = {policy: word for policy, word in given.items() if word is not None}
+        return answer(await self._control.set_namespace(wire.top_name(wish.name), policies | wish.quota.given()))
+
+    async def namespace_quota(self, request: Request) -> ASGIApp:
+        """Answer `NamespaceQuota`."""
+        return answer(await self._control.namespace_quota(wire.query_path(request.scope["query_string"])))
 
     async def attach_namespace(self, request: Request) -> ASGIApp:
         """Answer `Namespace`."""
@@ -294,6 +302,14 @@ ROUTES: Final = (
         summary="One namespace",
         result=Namespace,
         handler=Routes.namespace,
+        query_path=True,
+    ),
+    Route(
+        method="GET",
+        path="/v1/namespace/quota",
+        summary="How a namespace stands in each tier",
+        result=NamespaceQuota,
+        handler=Routes.namespace_quota,
         query_path=True,
     ),
     _post("/v1/namespace/create", "Make a namespace", shapes.CreateRequest, Namespace, Routes.create_namespace),

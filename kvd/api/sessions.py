@@ -58,6 +58,7 @@ class SessionDetail:
     """A session and what it holds.
 
     `tiers` is bytes of length by the tier that they are read from, `formats` bytes of the files on NVMe by how they are kept.
+    `chained` of its objects said which one is before them.
     """
 
     session: SessionEntry
@@ -65,6 +66,7 @@ class SessionDetail:
     tiers: dict[str, int]
     hits: int
     formats: dict[str, int] = field(default_factory=dict)
+    chained: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

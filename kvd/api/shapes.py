@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from kvd.api.backend import Entry, Namespace, TierUsage  # noqa: TC001  msgspec reads these annotations when the schema is made
+from kvd.api.namespaces import QuotaWish
 
 API_VERSION = 1
 """Rises when a client of the old shapes would misread the new ones."""
@@ -85,6 +86,8 @@ class CreateRequest:
     session: str | None = None
     format: str | None = None
     layout: str | None = None
+    on_full: str | None = None
+    quota: QuotaWish = field(default_factory=QuotaWish)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,6 +101,8 @@ class SetRequest:
     session: str | None = None
     format: str | None = None
     layout: str | None = None
+    on_full: str | None = None
+    quota: QuotaWish = field(default_factory=QuotaWish)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
+from kvd.catalog.chains import Chains
+from kvd.catalog.charges import Charges
 from kvd.catalog.database import Database
 from kvd.catalog.names import Names
 from kvd.catalog.namespaces import Namespaces
@@ -24,14 +26,25 @@ class Catalog:
     placements: Placements
     namespaces: Namespaces
     sessions: SessionRows
+    chains: Chains
+    charges: Charges
 
     @classmethod
     def open(cls, directory: Path, *, page_bytes: int) -> Self:
         """Open or make the catalogue in `directory`; see `Database` for the errors."""
-        db = Database(directory, page_bytes=page_bytes)
+        return cls.of(Database(directory, page_bytes=page_bytes))
+
+    @classmethod
+    def of(cls, db: Database) -> Self:
+        """Return all sides of a database."""
         names = Names(db)
         namespaces = Namespaces(db, names)
-        return cls(db, names, Placements(db), namespaces, SessionRows(db, names, namespaces))
+        placements = Placements(db)
+        placements.top_of = namespaces.charged
+        sessions = SessionRows(db, names, namespaces)
+        chains = Chains(db, names, namespaces)
+        charges = Charges(db, names, namespaces, chains)
+        return cls(db, names, placements, namespaces, sessions, chains, charges)
 
     def close(self) -> None:
         """Close it; harmless when closed."""

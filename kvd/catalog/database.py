@@ -105,8 +105,7 @@ class Database:
         now_ns = time.time_ns()
         with self.transaction():
             self._connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-            for statement in SCHEMA.split(";\n"):
-                self._connection.execute(statement)
+            self.script(SCHEMA)
             self._connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
             self.execute(
                 "INSERT INTO inode VALUES(?,?,?,?,2,0,?,?,?,0,NULL)",
@@ -127,8 +126,7 @@ class Database:
         )
         with self.transaction():
             for older in range(version, SCHEMA_VERSION):
-                for statement in MIGRATIONS[older].split(";\n"):
-                    connection.execute(statement)
+                self.script(MIGRATIONS[older])
             connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
         log.info("catalogue brought to a newer schema", path=str(self.path), was=version, now=SCHEMA_VERSION)
 
@@ -169,6 +167,11 @@ class Database:
         finally:
             if self._unsettled:
                 self.settle()
+
+    def script(self, statements: str) -> None:
+        """Execute statements that end in a semicolon and the end of the line, within the caller's transaction."""
+        for statement in statements.split(";\n"):
+            self.execute(statement)
 
     def damaged(self, error: Exception) -> CatalogDamagedError:
         """Return the error that says what to do about a file in which SQLite has met damage."""

@@ -229,7 +229,7 @@ class Names:
     def remove(self, ino: int) -> None:
         """Forget an inode that has neither names nor users."""
         with self._db.transaction():
-            for table in ("inode", "xattr", "object", "copy", "namespace", "session"):
+            for table in ("inode", "xattr", "object", "copy", "namespace", "session", "chain"):
                 self._db.execute(f"DELETE FROM {table} WHERE ino=?", (ino,))  # noqa: S608
 
     def vanish(self, ino: int, now_ns: int) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import errno
 import stat
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass, fields
 from typing import TYPE_CHECKING, TypeGuard
 
 from kvd.catalog.names import RENAME_EXCHANGE, RENAME_NOREPLACE, fail
@@ -27,7 +27,9 @@ COUNTED_NAMES = 65536
 """Counting takes time, and whether it was this many or more concerns nobody."""
 GRAVE = "grave:"
 """Key of a grave in `meta`, with its number behind it; `Names.orphans` knows it too."""
-_COLUMNS = "ino, fingerprint, admit, durability, on_fault, created_ns, session, format, layout"
+_NAMES = tuple(each.name for each in fields(Namespace))
+_COLUMNS = ", ".join(_NAMES)
+_MARKS = ", ".join("?" * len(_NAMES))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +52,7 @@ class Namespaces:
         self._moves = names.folder_moves
         self._known_count: int | None = None
         self._known_grouping: bool | None = None
+        self._known_quotas: dict[int, Namespace] | None = None
         self._retired: dict[int, None] = {}
         self._graves = [
             int(row[0]) for row in db.execute("SELECT value FROM meta WHERE key GLOB ? ORDER BY value", (GRAVE + "*",))
@@ -76,7 +79,7 @@ class Namespaces:
 
     def all(self) -> list[tuple[bytes, Namespace]]:
         """Return every namespace with its name, in the order of names."""
-        columns = ", ".join(f"n.{column}" for column in _COLUMNS.split(", "))
+        columns = ", ".join(f"n.{column}" for column in _NAMES)
         rows = self._db.execute(
             f"SELECT d.name, {columns} FROM namespace n JOIN dentry d ON d.ino=n.ino"  # noqa: S608
             " WHERE d.parent=? ORDER BY d.name",
@@ -91,26 +94,20 @@ class Namespaces:
             if others >= NAMESPACES_MAX:
                 raise fail(errno.ENOSPC)
             self._db.execute(
-                "INSERT OR REPLACE INTO namespace VALUES(?,?,?,?,?,?,?,?,?)",
-                (
-                    namespace.ino,
-                    namespace.fingerprint,
-                    namespace.admit,
-                    namespace.durability,
-                    namespace.on_fault,
-                    namespace.created_ns,
-                    namespace.session,
-                    namespace.format,
-                    namespace.layout,
-                ),
+                f"INSERT OR REPLACE INTO namespace({_COLUMNS}) VALUES({_MARKS})",
+                astuple(namespace),
             )
             self._names.changed(namespace.ino)
+        self._forget()
+
+    def look_again(self) -> None:
+        """Forget what is known of rows: a client may have removed a directory, and its row with it."""
         self._forget()
 
     def _forget(self) -> None:
         """Ask the tables again, when the transaction has ended in one way or the other."""
         self._rows.clear()
-        self._known_count = self._known_grouping = None
+        self._known_count = self._known_grouping = self._known_quotas = None
 
     @property
     def _count(self) -> int:
@@ -126,6 +123,14 @@ class Namespaces:
             grouping = "SELECT EXISTS(SELECT 1 FROM namespace WHERE session='directory')"
             self._known_grouping = bool(self._db.scalar(grouping))
         return self._known_grouping
+
+    @property
+    def quotas(self) -> dict[int, Namespace]:
+        """Those that have a guarantee or a limit in any tier, by number."""
+        if self._known_quotas is None:
+            rows = self._db.execute(f"SELECT {_COLUMNS} FROM namespace ORDER BY ino").fetchall()  # noqa: S608
+            self._known_quotas = {row[0]: found for row in rows if (found := Namespace(*row)).has_quota}
+        return self._known_quotas
 
     # -- belonging -----------------------------------------------------------------------------------------------
 
@@ -148,6 +153,18 @@ class Namespaces:
         if passed:
             self._tops[at] = top
         return top
+
+    def charged(self, ino: int, born: int = ROOT_INO) -> int:
+        """Return the top directory below which a file is, for whose namespace it counts; 0 for none.
+
+        `born` is where it was made, which counts while it has no name.
+        """
+        if not self._count:
+            return 0
+        top = self.top(ino)
+        if top != ino:
+            return top
+        return 0 if born == ROOT_INO or self._names.path(ino) is not None else self.top(born)
 
     def of(self, ino: int) -> Namespace | None:
         """Return the namespace that an inode belongs to, or is, or None."""

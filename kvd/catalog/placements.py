@@ -11,7 +11,7 @@ from kvd.catalog.packing import copy_blocks, pack_dirs, pack_runs, unpack_dirs, 
 from kvd.catalog.records import Copy, FaultRow, Placement
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from kvd.catalog.database import Database
 
@@ -26,6 +26,8 @@ class Placements:
     def __init__(self, db: Database) -> None:
         self._db = db
         self._page_bytes = int(db.meta("page_bytes"))
+        self.top_of: Callable[[int], int] = lambda _ino: 0
+        """Tells what a new copy is charged to (`kvd.catalog.namespaces.Namespaces.charged`)."""
 
     # -- objects -------------------------------------------------------------------------------------------------
 
@@ -168,10 +170,11 @@ class Placements:
             sums,
             copy.format,
             b"" if copy.form is None else copy.form.pack(),
+            self.top_of(copy.ino),
         )
         with self._db.transaction():
             self._db.execute("DELETE FROM copy WHERE ino=?", (copy.ino,))  # a REPLACE would not be counted
-            self._db.execute("INSERT INTO copy VALUES(?,?,?,?,?,?,?,?,?,?,?,?,0)", row)
+            self._db.execute("INSERT INTO copy VALUES(?,?,?,?,?,?,?,?,?,?,?,?,0,?)", row)
 
     def drop_copy(self, ino: int) -> None:
         """Forget an object's copy."""

@@ -153,6 +153,14 @@ class Namespace:
         The ladder of formats (`kvd.policy.formats`); ``raw``: bytes are kept as they are.
     layout
         What objects hold that do not say so themselves (`kvd.format.layout`); ``""``: nobody knows.
+    ddr_guaranteed_bytes, nvme_guaranteed_bytes
+        What nobody else takes from it in a tier.
+    ddr_limit_bytes, nvme_limit_bytes
+        What it has at most; 0: as much as there is.
+    priority
+        0 to 255: of those who have borrowed the lowest gives back first (`kvd.policy.quotas`).
+    on_full
+        What a full NVMe tier means for its writers: ``evict``, ``refuse`` or ``block``; ``""`` as the configuration says.
     """
 
     ino: int
@@ -164,6 +172,19 @@ class Namespace:
     session: str = "file"
     format: str = "raw"
     layout: str = ""
+    ddr_guaranteed_bytes: int = 0
+    ddr_limit_bytes: int = 0
+    nvme_guaranteed_bytes: int = 0
+    nvme_limit_bytes: int = 0
+    priority: int = 0
+    on_full: str = ""
+
+    @property
+    def has_quota(self) -> bool:
+        """Whether it has a guarantee or a limit in any tier."""
+        return bool(
+            self.ddr_guaranteed_bytes or self.ddr_limit_bytes or self.nvme_guaranteed_bytes or self.nvme_limit_bytes
+        )
 
 
 class Pin(enum.IntEnum):

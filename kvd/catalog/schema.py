@@ -3,11 +3,38 @@
 APPLICATION_ID = 0x6B766443
 """SQLite's `application_id` of a kvd catalogue: ``kvdC``."""
 
-SCHEMA_VERSION = 4
+SCHEMA_VERSION = 5
 
 ROOT_INO = 1
 
-SCHEMA = """
+_TOP_USE = """
+CREATE TABLE top_use(
+    top INTEGER PRIMARY KEY,
+    copies INTEGER NOT NULL,
+    blocks INTEGER NOT NULL
+);
+"""
+_TOP_TRIGGERS = """
+CREATE TRIGGER copy_charged AFTER INSERT ON copy BEGIN INSERT INTO top_use VALUES(new.top, 1, new.blocks) \
+ON CONFLICT(top) DO UPDATE SET copies=copies+1, blocks=blocks+excluded.blocks; END;
+CREATE TRIGGER copy_discharged AFTER DELETE ON copy BEGIN UPDATE top_use SET copies=copies-1, blocks=blocks-old.blocks \
+WHERE top=old.top; DELETE FROM top_use WHERE top=old.top AND copies=0; END;
+CREATE TRIGGER copy_recharged AFTER UPDATE OF top ON copy BEGIN UPDATE top_use SET copies=copies-1, blocks=blocks-old.blocks \
+WHERE top=old.top; DELETE FROM top_use WHERE top=old.top AND copies=0; INSERT INTO top_use VALUES(new.top, 1, new.blocks) \
+ON CONFLICT(top) DO UPDATE SET copies=copies+1, blocks=blocks+excluded.blocks; END;
+"""
+_CHAIN = """
+CREATE TABLE chain(
+    ino INTEGER PRIMARY KEY,
+    parent INTEGER NOT NULL
+);
+CREATE INDEX chain_parent ON chain(parent);
+"""
+"""Of schema 5; a schema that changes one of these gets its own."""
+
+SCHEMA = "".join(
+    (
+        """
 CREATE TABLE meta(
     key TEXT PRIMARY KEY,
     value BLOB NOT NULL
@@ -66,7 +93,8 @@ CREATE INDEX object_pinned ON object(pinned) WHERE pinned=1;
 -- bytes that go to one part before the next one's turn, 0 with one part. blocks: 4 KiB blocks that its pages are charged.
 -- format: how the object's bytes are kept, for people and counts; form: what there is to know of a stored file (docs/formats.md),
 -- '' where the file is the object's bytes. size, runs and sums are always the file's. used_ns: when the object was last in use,
--- as it left DDR; 0: not known.
+-- as it left DDR; 0: not known. top: the directory right below the root below which the object is, whose namespace it is charged
+-- to; 0 for none.
 CREATE TABLE copy(
     ino INTEGER PRIMARY KEY,
     gen INTEGER NOT NULL,
@@ -80,7 +108,8 @@ CREATE TABLE copy(
     sums BLOB NOT NULL,
     format TEXT NOT NULL DEFAULT 'raw',
     form BLOB NOT NULL DEFAULT x'',
-    used_ns INTEGER NOT NULL DEFAULT 0
+    used_ns INTEGER NOT NULL DEFAULT 0,
+    top INTEGER NOT NULL DEFAULT 0
 );
 
 CREATE INDEX copy_dirs ON copy(dirs, blocks);
@@ -96,8 +125,18 @@ ON CONFLICT(format) DO UPDATE SET copies=copies+1, blocks=blocks+excluded.blocks
 CREATE TRIGGER copy_gone AFTER DELETE ON copy BEGIN UPDATE format_use SET copies=copies-1, blocks=blocks-old.blocks \
 WHERE format=old.format; END;
 
+-- What the copies below each top directory are charged, kept by the triggers.
+""",
+        _TOP_USE,
+        _TOP_TRIGGERS,
+        """
+-- Objects that said which one is before them in their chain. That one may be gone: numbers are not used again.
+""",
+        _CHAIN,
+        """
 -- Top directories that have a policy; fingerprint: canonical JSON of free keys, '' for none. format: the ladder of formats,
--- layout: what objects hold that do not say so themselves, '' for nothing known.
+-- layout: what objects hold that do not say so themselves, '' for nothing known. Of each tier what is guaranteed, and the most; limit
+-- 0: as much as there is. on_full: what a full NVMe tier means for its writers, '' as the configuration says.
 CREATE TABLE namespace(
     ino INTEGER PRIMARY KEY,
     fingerprint TEXT NOT NULL,
@@ -107,7 +146,13 @@ CREATE TABLE namespace(
     created_ns INTEGER NOT NULL,
     session TEXT NOT NULL DEFAULT 'file',
     format TEXT NOT NULL DEFAULT 'raw',
-    layout TEXT NOT NULL DEFAULT ''
+    layout TEXT NOT NULL DEFAULT '',
+    ddr_guaranteed_bytes INTEGER NOT NULL DEFAULT 0,
+    ddr_limit_bytes INTEGER NOT NULL DEFAULT 0,
+    nvme_guaranteed_bytes INTEGER NOT NULL DEFAULT 0,
+    nvme_limit_bytes INTEGER NOT NULL DEFAULT 0,
+    priority INTEGER NOT NULL DEFAULT 0,
+    on_full TEXT NOT NULL DEFAULT ''
 );
 
 -- What was said of a session, or of one object of it, that its objects do not tell by themselves. state: 7 (released), or 0.
@@ -138,7 +183,19 @@ CREATE TABLE fault(
     what TEXT NOT NULL,
     place TEXT NOT NULL
 );
+""",
+    )
+)
+
+CHARGE_ALL = """
+CREATE TEMP TABLE charge(ino INTEGER PRIMARY KEY, top INTEGER NOT NULL);
+WITH RECURSIVE down(ino, top) AS (SELECT d.ino, d.ino FROM main.dentry d JOIN main.inode i USING(ino) WHERE d.parent=1 \
+AND (i.mode & 61440)=16384 UNION SELECT value, value FROM main.meta WHERE key GLOB 'grave:*' UNION SELECT d.ino, down.top \
+FROM down JOIN main.dentry d ON d.parent=down.ino) INSERT OR IGNORE INTO charge SELECT ino, top FROM down;
+UPDATE copy SET top=coalesce((SELECT top FROM charge WHERE charge.ino=copy.ino), 0);
+DROP TABLE charge;
 """
+"""Finds anew what each copy is charged to. 61440 and 16384 are `S_IFMT` and `S_IFDIR`, 1 is the root."""
 
 MIGRATIONS = {
     1: """
@@ -204,5 +261,27 @@ ON CONFLICT(format) DO UPDATE SET copies=copies+1, blocks=blocks+excluded.blocks
 CREATE TRIGGER copy_gone AFTER DELETE ON copy BEGIN UPDATE format_use SET copies=copies-1, blocks=blocks-old.blocks \
 WHERE format=old.format; END;
 """,
+    4: "".join(
+        (
+            """
+ALTER TABLE namespace ADD COLUMN ddr_guaranteed_bytes INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE namespace ADD COLUMN ddr_limit_bytes INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE namespace ADD COLUMN nvme_guaranteed_bytes INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE namespace ADD COLUMN nvme_limit_bytes INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE namespace ADD COLUMN priority INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE namespace ADD COLUMN on_full TEXT NOT NULL DEFAULT '';
+""",
+            _CHAIN,
+            """
+ALTER TABLE copy ADD COLUMN top INTEGER NOT NULL DEFAULT 0;
+""",
+            CHARGE_ALL,
+            _TOP_USE,
+            """
+INSERT INTO top_use SELECT top, count(*), sum(blocks) FROM copy GROUP BY top;
+""",
+            _TOP_TRIGGERS,
+        )
+    ),
 }
 """From each older version to the next. ``kvd_u16`` and ``kvd_blocks`` are the functions of `kvd.catalog.packing`."""

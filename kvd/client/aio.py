@@ -117,9 +117,12 @@ class TrioClient:
         """Map an object."""
         return await trio.to_thread.run_sync(Mapping, paths.outside(self._inside(path), self.mount))
 
-    async def store(self, path: str | os.PathLike[str], data: bytes | bytearray | memoryview) -> None:
-        """Write a new object; it is there whole or not at all."""
-        await trio.to_thread.run_sync(paths.store, paths.outside(self._inside(path), self.mount), data)
+    async def store(
+        self, path: str | os.PathLike[str], data: bytes | bytearray | memoryview, *, parent: str | os.PathLike[str] = ""
+    ) -> None:
+        """Write a new object; it is there whole or not at all. `parent` is the one before it: see `kvd.client.Client.store`."""
+        where = paths.outside(self._inside(path), self.mount)
+        await trio.to_thread.run_sync(paths.store, where, data, self._inside(parent))
 
 
 @asynccontextmanager

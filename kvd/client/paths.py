@@ -9,6 +9,9 @@ from typing import TypeAlias
 Data: TypeAlias = bytes | bytearray | memoryview
 
 
+PARENT = "user.kvd.parent"
+
+
 def inside(path: str | os.PathLike[str], mount: str) -> str:
     """Return an absolute path of the mount as the daemon has it; one within the mount already stays so."""
     text = os.fspath(path)
@@ -21,8 +24,11 @@ def outside(path: str, mount: str) -> Path:
     return Path(mount.rstrip("/") + path)
 
 
-def store(path: Path, data: Data) -> None:
-    """Write a new object and publish it whole: nobody sees a part of it."""
+def store(path: Path, data: Data, parent: str = "") -> None:
+    """Write a new object and publish it whole: nobody sees a part of it, nor the object without its parent.
+
+    `parent` is the object before it in its chain: a name in the same directory, or an absolute path within the mount.
+    """
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
     try:
@@ -30,6 +36,8 @@ def store(path: Path, data: Data) -> None:
             os.posix_fallocate(descriptor, 0, max(1, memoryview(data).nbytes))
             os.ftruncate(descriptor, memoryview(data).nbytes)
             _write_all(descriptor, data)
+            if parent:
+                os.setxattr(descriptor, PARENT, os.fsencode(parent))
         finally:
             os.close(descriptor)
         draft.rename(path)

@@ -155,9 +155,14 @@ class Client:
         """Map an object."""
         return Mapping(paths.outside(self._inside(path), self.mount))
 
-    def store(self, path: str | os.PathLike[str], data: bytes | bytearray | memoryview) -> None:
-        """Write a new object; it is there whole or not at all."""
-        paths.store(paths.outside(self._inside(path), self.mount), data)
+    def store(
+        self, path: str | os.PathLike[str], data: bytes | bytearray | memoryview, *, parent: str | os.PathLike[str] = ""
+    ) -> None:
+        """Write a new object; it is there whole or not at all.
+
+        `parent` is the object before it in its chain, by its name in the same directory or its path; `OSError` if there is none.
+        """
+        paths.store(paths.outside(self._inside(path), self.mount), data, self._inside(parent))
 
 
 class Lease:
@@ -197,12 +202,19 @@ class Session:
         """Describe it."""
         return self._client.session(self.path)
 
-    def store(self, name: str, data: bytes | bytearray | memoryview) -> None:
-        """Write a new object into a session that is a directory."""
-        self._client.store(f"{self.path}/{name}", data)
+    def store(self, name: str, data: bytes | bytearray | memoryview, *, parent: str | os.PathLike[str] = "") -> None:
+        """Write a new object into a session that is a directory; see `Client.store`."""
+        self._client.store(f"{self.path}/{name}", data, parent=parent)
 
-    def append(self, data: bytes | bytearray | memoryview) -> None:
-        """Add to a session that is a file."""
+    def append(
+        self, data: bytes | bytearray | memoryview, *, name: str = "", parent: str | os.PathLike[str] = ""
+    ) -> None:
+        """Add to a session that is a file; with a `name`, an object after `parent` to one that is a directory."""
+        if name:
+            self.store(name, data, parent=parent)
+            return
+        if parent:
+            raise ValueError("only a new object, with a name, has a parent")
         paths.append(paths.outside(self.path, self._client.mount), data)
 
     def release(self) -> str:

@@ -50,7 +50,7 @@ class Operations(pyfuse3.Operations):
         super().__init__()
         self._catalog = catalog
         self._names = catalog.names
-        self._namespaces = catalog.namespaces
+        self._namespaces, self._charges = catalog.namespaces, catalog.charges
         self._objects = objects
         self._virtual = virtual
         self._objects_max = objects_max
@@ -242,13 +242,13 @@ class Operations(pyfuse3.Operations):
         self._refuse(new_parent_inode, new_name)
         self._refuse(inode, None)
         self._objects.check_link(inode, new_parent_inode)
-        return self._known(self._names.link(inode, new_parent_inode, new_name, time.time_ns()))
+        return self._known(self._charges.link(inode, new_parent_inode, new_name, time.time_ns()))
 
     @guarded
     async def unlink(self, parent_inode: int, name: bytes, ctx: pyfuse3.RequestContext) -> None:
         """Remove a name."""
         self._refuse(parent_inode, name)
-        unlinked = self._names.unlink(parent_inode, name, time.time_ns())
+        unlinked = self._charges.unlink(parent_inode, name, time.time_ns())
         self._objects.admission.gone(parent_inode, name)
         await self._delete_if_unused(unlinked.ino)
 
@@ -272,7 +272,7 @@ class Operations(pyfuse3.Operations):
         self._refuse(parent_inode_old, name_old)
         self._refuse(parent_inode_new, name_new)
         self._namespaces.check_rename(parent_inode_old, name_old, parent_inode_new, name_new, flags)
-        lost = self._names.rename(parent_inode_old, name_old, parent_inode_new, name_new, flags, time.time_ns())
+        lost = self._charges.rename(parent_inode_old, name_old, parent_inode_new, name_new, flags, time.time_ns())
         if lost is not None:
             self._objects.admission.gone(parent_inode_new, name_new)
             await self._delete_if_unused(lost.ino)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from kvd.catalog.names import fail
 from kvd.catalog.records import NS, Pin
 from kvd.tier.namespacing import POLICIES as NAMESPACE_POLICIES
-from kvdriver import Tier
+from kvdriver import BLOCK_BYTES, Tier
 
 if TYPE_CHECKING:
     from kvd.catalog.catalog import Catalog
@@ -32,6 +32,10 @@ OF_OBJECTS = (b"user.kvd.tier", b"user.kvd.state", b"user.kvd.hits", b"user.kvd.
 """What is told of a file; of a directory that is a session some of it, too."""
 OF_SESSIONS = tuple(OWN + name for name in (b"session", b"session_state", b"leases", b"expires", b"tiers", b"formats"))
 NUMBERS = {OWN + name: name.decode() for name in (b"priority", b"window", b"sink")}
+PARENT = b"user.kvd.parent"
+"""Of a file, the one before it in its chain."""
+QUOTA = b"user.kvd.quota"
+"""How the namespace stands in each tier."""
 ASKED = tuple(OWN + name for name in (b"release", b"resume", b"prefetch"))
 """What is done when ``1`` is written."""
 COUNTED = (b"user.kvd.tiers", b"user.kvd.formats")
@@ -50,6 +54,8 @@ class Xattrs:
 
     async def find(self, inode: Inode, name: bytes) -> bytes:
         """Return a value, also of those that take a look at each object of a session; ENODATA if there is none."""
+        if name == QUOTA:
+            return await self._tell_quota(inode.ino)
         if name not in COUNTED or not self._is_told(inode):
             return self.get(inode, name)
         found = await self._sessions.detail(inode)
@@ -68,6 +74,8 @@ class Xattrs:
             return copy.format.encode()
         if name in (FINGERPRINT, GROUPING) or name in POLICIES:
             return self._tell_namespace(inode.ino, name)
+        if name == PARENT:
+            return self._tell_parent(inode)
         if name not in KNOWN or not self._is_told(inode):
             raise fail(errno.ENODATA, name)
         if inode.is_file and name in OF_OBJECTS:
@@ -87,6 +95,25 @@ class Xattrs:
             return namespace.session.encode()
         told = namespace.fingerprint if name == FINGERPRINT else getattr(namespace, POLICIES[name])
         return str(told).encode()
+
+    def _tell_parent(self, inode: Inode) -> bytes:
+        parent = self._catalog.chains.tell(inode.ino) if inode.is_file else None
+        if parent is None:
+            raise fail(errno.ENODATA, PARENT)
+        return parent
+
+    async def _tell_quota(self, ino: int) -> bytes:
+        """Return a line a tier, of what an inode's namespace has and may have; in bytes, limit 0 for none."""
+        namespace = self._catalog.namespaces.of(ino)
+        if namespace is None:
+            raise fail(errno.ENODATA, QUOTA)
+        told = await self._objects.quotas.quota(namespace)
+        numbers = ("guaranteed", "limit", "used", "borrowed", "may_take")
+        lines = (
+            " ".join((each.tier.name.lower(), *(f"{name}={getattr(each, name) * BLOCK_BYTES}" for name in numbers)))
+            for each in told
+        )
+        return "\n".join(lines).encode()
 
     def _tell(self, ino: int, name: bytes) -> bytes:
         placement = self._catalog.placements.get(ino)
@@ -143,6 +170,9 @@ class Xattrs:
             self._objects.namespacing.set_policy(inode, POLICIES.get(name, "session"), value)
             self._sessions.parts.regroup()
             return
+        if name == PARENT and inode.is_file:
+            self._catalog.chains.put(inode.ino, self._catalog.chains.find(inode.ino, value))
+            return
         if name.startswith(OWN):
             await self._steer(inode, name, value)
             return
@@ -154,6 +184,8 @@ class Xattrs:
 
     async def _steer(self, inode: Inode, name: bytes, value: bytes) -> None:
         """Follow what a client sets on an object or a session; EPERM for what can't be set there."""
+        if name in (PARENT, QUOTA):
+            raise fail(errno.EPERM, name)
         if name not in KNOWN:
             raise fail(errno.EOPNOTSUPP, name)
         settable = name in (PIN, TTL, *NUMBERS, *ASKED)
@@ -187,6 +219,10 @@ class Xattrs:
         if name in (FINGERPRINT, GROUPING) or name in POLICIES:
             self._tell_namespace(inode.ino, name)
             raise fail(errno.EPERM, name)
+        if name == PARENT:
+            self._tell_parent(inode)
+            self._catalog.chains.drop(inode.ino)
+            return
         if name.startswith(OWN):
             raise fail(errno.ENODATA, name)
         self._catalog.names.remove_xattr(inode.ino, name, time.time_ns())

@@ -184,7 +184,7 @@ def rows(catalog: Catalog) -> Iterator[Fault]:
         "SELECT ino FROM inode WHERE (mode & ?)=? AND ino NOT IN (SELECT ino FROM object)", (_IFMT, stat.S_IFREG)
     ).fetchall():
         yield Fault(kind="objects", what=f"file {ino}: has no object", mend=partial(_make_object, catalog, ino))
-    for table in ("object", "copy", "xattr", "namespace", "session"):
+    for table in ("object", "copy", "xattr", "namespace", "session", "chain"):
         for (ino,) in catalog.db.execute(
             f"SELECT DISTINCT ino FROM {table} WHERE ino NOT IN (SELECT ino FROM inode)"  # noqa: S608
         ).fetchall():

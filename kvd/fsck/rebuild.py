@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from kvd.catalog.catalog import Catalog
 from kvd.catalog.database import FILE_NAME
-from kvd.catalog.schema import ROOT_INO
+from kvd.catalog.schema import CHARGE_ALL, ROOT_INO
 from kvd.errors import ConfigError
 from kvd.fsck import catalogue
 from kvd.fsck.survey import Survey, Survivor, survey, uuid_of
@@ -168,6 +168,7 @@ class _Making:
                     self._object(candidates[0], there=tree is not None)
             self._numbers(tree)
             self._settle_names()
+            self._db.script(CHARGE_ALL)
         return self._result
 
     def _tree(self, tree: Tree) -> None:

@@ -98,6 +98,30 @@ class Victim(NamedTuple):
     """A `Place`."""
 
 
+class Seed(NamedTuple):
+    """An object that is there already, as a start finds it.
+
+    `used_s` is when it was last used, by the clock of `Access.now_s`; `below` is what it hangs on, if that is known.
+    """
+
+    key: int
+    units: int
+    place: int
+    """A `Place` that holds bytes."""
+    used_s: float
+    below: int | None = None
+
+
+class Least(NamedTuple):
+    """What would leave a tier first: so policies that share a tier are compared.
+
+    `worth` is the expected hits for each unit and second; None where the policy knows none. `used_s` is when it was last used.
+    """
+
+    worth: float | None
+    used_s: float
+
+
 class Policy(Protocol):
     """Decides what stays where. One thread at a time; nothing waits or asks the clock."""
 
@@ -110,6 +134,26 @@ class Policy(Protocol):
             If it makes no sense.
         OSError
             ENOSPC: the policy knows as many objects in tiers as it can.
+        """
+
+    def use(self, now_s: float, keys: Sequence[int], units: Sequence[int], /) -> None:
+        """Take note of uses that somebody else has counted: of each object alone, or of a chain where one goes on from another.
+
+        What is not known is new; all are in DDR now.
+
+        Raises
+        ------
+        OSError
+            As `access`; from there on they are not taken note of.
+        """
+
+    def seed(self, now_s: float, seeds: Sequence[Seed], /) -> None:
+        """Take note of what is there since before the start, what was used longest ago first; what is known stays as it is.
+
+        Raises
+        ------
+        OSError
+            As `use`.
         """
 
     def hint(self, key: int, hint: Hint, now_s: float, /) -> None:
@@ -147,6 +191,9 @@ class Policy(Protocol):
 
         Where the victims of DDR go is chosen, too: to the tier `below`, or nowhere.
         """
+
+    def least(self, place: Place, /) -> Least | None:
+        """Tell of what would leave a tier first; None if nothing may."""
 
     def prefetch(self, key: int, /) -> list[int]:
         """Return those of the chain that ends at an object which are in NVMe and worth a place in DDR, root first."""

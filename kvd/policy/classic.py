@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from typing import TYPE_CHECKING
 
-from kvd.policy.ageing import Place, Victim
+from kvd.policy.ageing import Least, Place, Victim
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
-    from kvd.policy.ageing import Access, Below, Hint
+    from kvd.policy.ageing import Access, Below, Hint, Seed
     from kvd.policy.orders import Order
 
 
@@ -30,6 +31,8 @@ class Classic:
         self._at: dict[int, tuple[Place, int]] = {}
         """Place and units of each object."""
         self._holds: dict[int, int] = {}
+        self._used: dict[Place, OrderedDict[int, float]] = {place: OrderedDict() for place in self._orders}
+        """When each object of a tier was last used, in seconds, the one longest ago first; only to be compared with others'."""
 
     def __repr__(self) -> str:
         return f"<Classic {self._orders[Place.DDR]!r} in DDR, {len(self._orders[Place.NVME])} in NVMe>"
@@ -40,16 +43,36 @@ class Classic:
         pairs: Iterable[tuple[int, int]] = zip(access.keys, units, strict=True)
         if self._tail_first:
             pairs = reversed(list(pairs))
-        ddr = self._orders[Place.DDR]
         for key, count in pairs:
-            place, _ = self._at.get(key, (Place.GONE, 0))
-            if place is Place.DDR:
-                ddr.touch(key)
-            else:
-                if place is Place.NVME:
-                    self._orders[place].remove(key)
-                ddr.insert(key)
-            self._at[key] = (Place.DDR, count)
+            self._touch(key, count, access.now_s)
+
+    def _touch(self, key: int, units: int, now_s: float) -> None:
+        place, _ = self._at.get(key, (Place.GONE, 0))
+        ddr = self._orders[Place.DDR]
+        if place is Place.DDR:
+            ddr.touch(key)
+        else:
+            if place is Place.NVME:
+                self._orders[place].remove(key)
+                del self._used[place][key]
+            ddr.insert(key)
+        self._at[key] = (Place.DDR, units)
+        self._used[Place.DDR][key] = now_s
+        self._used[Place.DDR].move_to_end(key)
+
+    def use(self, now_s: float, keys: Sequence[int], units: Sequence[int], /) -> None:
+        """Use each object once."""
+        for key, count in zip(keys, units, strict=True):
+            self._touch(key, count, now_s)
+
+    def seed(self, now_s: float, seeds: Sequence[Seed], /) -> None:
+        """Add what is not known, behind what was used before it and before what was used since the start."""
+        for seed in seeds:
+            if seed.key not in self._at:
+                place = Place(seed.place)
+                self._orders[place].insert(seed.key)
+                self._at[seed.key] = (place, seed.units)
+                self._used[place][seed.key] = min(seed.used_s, now_s)
 
     def hint(self, key: int, hint: Hint, now_s: float, /) -> None:
         """Change nothing."""
@@ -73,10 +96,12 @@ class Classic:
         if before is place:
             return
         self._orders[before].remove(key)
+        used_s = self._used[before].pop(key)
         del self._at[key]
         if place is not Place.GONE:
             self._orders[place].insert(key)
             self._at[key] = (place, units)
+            self._used[place][key] = used_s
 
     def forget(self, key: int, /) -> None:
         """Take an object out."""
@@ -101,14 +126,21 @@ class Classic:
                 held.append(key)
                 continue
             _, units = self._at.pop(key)
+            used_s = self._used[place].pop(key)
             freed += units
             chosen.append(Victim(key, units, to))
             if to is Place.NVME:
                 self._orders[to].insert(key)
                 self._at[key] = (to, units)
+                self._used[to][key] = used_s
         for key in held:
             order.insert(key)
         return chosen
+
+    def least(self, place: Place, /) -> Least | None:
+        """Tell of what was used longest ago, whoever the order has leave first."""
+        used = self._used[place]
+        return Least(None, next(iter(used.values()))) if used else None
 
     def prefetch(self, key: int, /) -> list[int]:
         """Return nothing: chains mean nothing to it."""

@@ -13,10 +13,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from kvd.policy._policy import ffi, lib
-from kvd.policy.ageing import Victim
+from kvd.policy.ageing import Least, Victim
 
 if TYPE_CHECKING:
-    from kvd.policy.ageing import Access, Below, Hint, Place
+    from collections.abc import Sequence
+
+    from kvd.policy.ageing import Access, Below, Hint, Place, Seed
 
 GHOST_S: Final = 1800.0
 """How long what is gone is remembered: a return after that is learnt as none."""
@@ -29,6 +31,8 @@ _VICTIM: Final = struct.Struct("=QII")
 _UNITS: Final = operator.attrgetter("units")
 _made: Final = partial(tuple.__new__, Victim)
 """Half the time of `Victim._make`, which is Python; there are very many."""
+_SEED: Final = struct.Struct("=QQdIBB2x")
+"""`struct kvd_policy_victim` and `struct kvd_policy_seed`."""
 
 
 class Gittins:
@@ -64,6 +68,7 @@ class Gittins:
         _check(lib.kvd_policy_init(config, made))
         self._policy: Any = ffi.gc(made[0], lib.kvd_policy_fini)
         self._request = ffi.new("struct kvd_policy_request *")
+        self._least = ffi.new("struct kvd_policy_least *")
         self._victims = ffi.new("struct kvd_policy_victim[]", VICTIMS_AT_ONCE)
         self._view = ffi.buffer(self._victims)
 
@@ -97,6 +102,21 @@ class Gittins:
         request.partial = access.partial
         request.hint = access.hint
         _check(lib.kvd_policy_access(self._policy, request))
+
+    def use(self, now_s: float, keys: Sequence[int], units: Sequence[int], /) -> None:
+        """Learn from uses that somebody else has counted, by one call for all."""
+        if len(units) != len(keys):
+            raise ValueError(f"{len(keys)} objects, units of {len(units)}")
+        told = ffi.new("uint64_t[]", keys), ffi.new("uint32_t[]", units)
+        _check(lib.kvd_policy_use(self._policy, now_s, *told, len(keys)))
+
+    def seed(self, now_s: float, seeds: Sequence[Seed], /) -> None:
+        """Take note of what is there since before the start."""
+        rows = bytearray(len(seeds) * _SEED.size)
+        for at, (key, units, place, used_s, below) in enumerate(seeds):
+            _SEED.pack_into(rows, at * _SEED.size, key, below or 0, used_s, units, place, below is not None)
+        found = ffi.cast("struct kvd_policy_seed *", ffi.from_buffer(rows))
+        _check(lib.kvd_policy_seed(self._policy, now_s, found, len(seeds)))
 
     def hint(self, key: int, hint: Hint, now_s: float, /) -> None:
         """Give the chain that ends at an object the class of such a hint; what is not known stays so."""
@@ -158,6 +178,12 @@ class Gittins:
                 room = max(0, room - sum(victim.units for victim in new if victim.to < lib.KVD_POLICY_GONE))
             chosen += new
         return chosen
+
+    def least(self, place: Place, /) -> Least | None:
+        """Tell of the candidate with the smallest index; while the plain order rules it has none."""
+        if lib.kvd_policy_least(self._policy, place, self._least):
+            return None
+        return Least(self._least.index if self._least.index >= 0 else None, self._least.used_s)
 
     def prefetch(self, key: int, /) -> list[int]:
         """Return what of a chain is in NVMe and has a larger index than the least of DDR."""

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from kvd.policy.ageing import Policy
 
 DEFAULT: Final = "default"
+PLAIN: Final = "lru-tail"
+"""The one that takes hardly any memory and is no worse than what was there before."""
 OBJECTS_MAX: Final = 1 << 22
 """Objects that the default policy knows, in tiers and remembered, where nobody says otherwise."""
 

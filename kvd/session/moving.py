@@ -9,6 +9,7 @@ import structlog
 import trio
 
 from kvd.errors import KvdError
+from kvd.policy.ageing import Hint
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -98,11 +99,15 @@ class Moving:
 
     async def _move(self, ino: int, *, bring: bool) -> None:
         move = self._objects.promote if bring else self._objects.demote
+        hint = Hint.RESUME if bring else Hint.RELEASE
         try:
             for batch in self._names.walk(ino):
                 for inode in batch:
                     if self._wish.get(ino, bring) is not bring:
                         return
+                    self._objects.worth.hint(inode.ino, hint)
+                    for above in self._objects.worth.prefetch(inode.ino) if bring else ():
+                        await self._move_one(move, above)
                     await self._move_one(move, inode.ino)
         except OSError as error:  # its names have gone meanwhile
             log.info("session is not moved", ino=ino, errno=error.errno)

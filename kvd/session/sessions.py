@@ -73,6 +73,7 @@ class Sessions:
         self.went_from_memory: Callable[[Live, Session], None] = lambda _live, _session: None
         """Hears of each object that leaves memory, before its session forgets it."""
         self._lives.session_watch = self
+        objects.evicting.is_held = lambda ino: self.held[ino] > 0
         catalog.names.named = self.moved
 
     def __repr__(self) -> str:

@@ -190,7 +190,7 @@ class SessionVerbs:
         """Describe a session, or an object of one, and what it holds."""
         tiers: Counter[str] = Counter()
         formats: Counter[str] = Counter()
-        objects = hits = 0
+        objects = hits = chained = 0
         for batch in self._inodes.walk(inode.ino):
             for each in batch:
                 placement, live = self._catalog.placements.get(each.ino), self._objects.lives.peek(each.ino)
@@ -200,9 +200,15 @@ class SessionVerbs:
                     formats[copy.format] += copy.size
                 hits += placement.hits if live is None else live.hits
                 objects += 1
+                chained += self._catalog.chains.parent(each.ino) is not None
             await trio.lowlevel.checkpoint()
         return SessionDetail(
-            session=self.entry(inode), objects=objects, tiers=dict(tiers), hits=hits, formats=dict(formats)
+            session=self.entry(inode),
+            objects=objects,
+            tiers=dict(tiers),
+            hits=hits,
+            formats=dict(formats),
+            chained=chained,
         )
 
     # -- life ----------------------------------------------------------------------------------------------------

@@ -51,13 +51,16 @@ COMPLAIN_S = 60.0
 class AdmissionCounts:
     """Objects since start that policy wrote to NVMe, and those that it dropped; bytes that so were not written.
 
-    `through` counts the objects that were copied out right after their seal.
+    `through` counts the objects that were copied out right after their seal, `evicted` those that a full NVMe has let go,
+    with what they held there.
     """
 
     admitted: int = 0
     dropped: int = 0
     saved_bytes: int = 0
     through: int = 0
+    evicted: int = 0
+    evicted_bytes: int = 0
 
 
 class Admission:
@@ -131,15 +134,23 @@ class Admission:
         place = self._namespaces.relative(live.ino)
         return dead or (place is not None and self._sketch.estimate(key_of(*place)) == 0)
 
-    async def let_go(self, live: Live) -> None:
+    def _may_drop(self, live: Live) -> bool:
+        """Whether an object that is not worth writing may be lost: nobody was promised its bytes, and NVMe has not got them."""
+        if live.copy is not None or live.pinned or self._of(live.ino).durability == "through":
+            return False
+        return self._catalog.names.inode(live.ino).nlink <= 1
+
+    async def let_go(self, live: Live, *, drop: bool = False) -> None:
         """Take a sealed, unleased object out of DDR: to NVMe, or away. The caller holds its lock.
+
+        `drop`: the ageing policy holds it to be worth no writing.
 
         Raises
         ------
         OSError
             As `Moves.demote`; the object stays in DDR.
         """
-        if self.refuses(live):
+        if self.refuses(live) or (drop and self._may_drop(live)):
             await self._drop(live)
             return
         written = not live.clean
@@ -149,19 +160,32 @@ class Admission:
     async def _drop(self, live: Live) -> None:
         assert live.movable
         place = self._namespaces.relative(live.ino)
+        await self._vanish(live)
+        self._remember(place)
+        self.counts.dropped += 1
+        self.counts.saved_bytes += live.size
+
+    async def evict(self, live: Live) -> None:
+        """Let a cold object that nobody uses go for good: its names at once, then its bytes. The caller holds its lock."""
+        place = self._namespaces.relative(live.ino) if self._of(live.ino).admit == "reused" else None
+        size = live.copy.size if live.copy is not None else 0
+        await self._vanish(live)
+        self._remember(place)
+        self.counts.evicted += 1
+        self.counts.evicted_bytes += size
+
+    async def _vanish(self, live: Live) -> None:
         with self._catalog.db.transaction():
             names = self._namespaces.unname(live.ino, time.time_ns())
             self._catalog.names.remove(live.ino)
         with trio.CancelScope(shield=True):
             for parent, name in names:
                 self._reaper.keeper.forget_name(parent, name)
-            live.tier = Tier.NONE
+            was, live.tier = live.tier, Tier.NONE
             await self._books.destroy(self._lives.sessions.pop(live.ino))
-            await self._ddr.remove(live.ino, used=False)
+            if was is Tier.DDR:
+                await self._ddr.remove(live.ino, used=False)
             await self._moves.forget_copy(live)
-        self._remember(place)
-        self.counts.dropped += 1
-        self.counts.saved_bytes += live.size
 
     # -- durability ----------------------------------------------------------------------------------------------
 

@@ -125,7 +125,7 @@ class Bringing:
             self._moves.check_reachable(live)
             if self.streaming.wants(live):
                 await self.streaming.begin(live, ahead=True)
-            elif await self._books.reserve(live, live.promoted_blocks) and await self._fetch(live, ahead=True):
+            elif await self._room.grant(live, live.promoted_blocks) and await self._fetch(live, ahead=True):
                 close_files(live)
                 live.from_nvme = True
                 live.last_use_s = trio.current_time()

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import heapq
 from typing import TYPE_CHECKING
 
 from kvd.tier.plane import Mode
 from kvdriver import Tier
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Mapping
+    from collections.abc import Mapping
 
     from kvd.tier.live import Live
+    from kvd.tier.worth import Worth
 
 _ALL = "all"
 
@@ -31,6 +31,10 @@ class Census:
         Numbers of those in DDR.
     dirty
         Numbers of those whose sealed bytes are only there.
+    blocks
+        4 KiB blocks that objects have in DDR, or reserved there, by their top directories (`Live.top`).
+    worth
+        Hears of each change.
     """
 
     def __init__(self, by_ino: Mapping[int, Live]) -> None:
@@ -41,8 +45,8 @@ class Census:
         self.streaming: dict[int, Live] = {}
         self.resident: set[int] = set()
         self.dirty: set[int] = set()
-        self._oldest: list[tuple[float, int]] = []
-        self._listed: set[int] = set()  # an entry of each is in `_oldest`, as old as its last use or older
+        self.blocks: dict[int, int] = {}
+        self.worth: Worth | None = None
 
     def __repr__(self) -> str:
         return f"<Census {len(self._by_ino)} objects, {len(self.resident)} in ddr, {len(self.attached)} attached>"
@@ -57,6 +61,9 @@ class Census:
             some.pop(live.ino, None)
         self.resident.discard(live.ino)
         self.dirty.discard(live.ino)
+        self._charge(live, live.top, 0)
+        if self.worth is not None:
+            self.worth.left(live)
 
     def note(self, live: Live, what: str) -> None:
         """Count an object as it is now, after a change of one of its attributes (`kvd.tier.live.COUNTED`)."""
@@ -68,14 +75,28 @@ class Census:
             case "copy":
                 self._dirty(live)
             case "readers" | "writers" | "pinned" | "held":
-                self._list(live)
+                pass
+            case "mapped_blocks" | "reserved_blocks" | "top":
+                self._charge(live, live.top, live.ddr_blocks)
             case _:
                 _keep(self.unsealed, live, wanted=not live.sealed)
                 _mark(self.resident, live, wanted=live.tier is Tier.DDR)
                 self._dirty(live)
-                self._list(live)
+                self._charge(live, live.top, live.ddr_blocks)
                 if what == _ALL:
                     self._plane(live)
+        if self.worth is not None:
+            self.worth.noted(live, what)
+
+    def _charge(self, live: Live, top: int, blocks: int) -> None:
+        """Bring the sums up to date with what an object has."""
+        if live.counted == (top, blocks):
+            return
+        for which, more in ((live.counted[0], -live.counted[1]), (top, blocks)):
+            left = self.blocks.pop(which, 0) + more
+            if left:
+                self.blocks[which] = left
+        live.counted = (top, blocks)
 
     def _plane(self, live: Live) -> None:
         _keep(self.attached, live, wanted=live.mode is not None)
@@ -83,32 +104,6 @@ class Census:
 
     def _dirty(self, live: Live) -> None:
         _mark(self.dirty, live, wanted=live.tier is Tier.DDR and live.sealed and not live.damaged and not live.clean)
-
-    def _list(self, live: Live) -> None:
-        if live.movable and live.ino not in self._listed:
-            self._listed.add(live.ino)
-            heapq.heappush(self._oldest, (live.last_use_s, live.ino))
-
-    def oldest(self) -> Generator[Live, None, None]:
-        """Yield the objects that may be moved out of DDR, those used longest ago first; nothing is awaited meanwhile.
-
-        Takes as long as what is looked at: what was used since is sorted in anew when its turn comes. Close it.
-        """
-        seen: list[tuple[float, int]] = []
-        try:
-            while self._oldest:
-                entry = heapq.heappop(self._oldest)
-                live = self._by_ino.get(entry[1])
-                if live is None or not live.movable:
-                    self._listed.discard(entry[1])
-                elif live.last_use_s > entry[0]:
-                    heapq.heappush(self._oldest, (live.last_use_s, live.ino))
-                else:
-                    seen.append(entry)
-                    yield live
-        finally:
-            for entry in seen:
-                heapq.heappush(self._oldest, entry)
 
 
 def _keep(some: dict[int, Live], live: Live, *, wanted: bool) -> None:

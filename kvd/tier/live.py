@@ -28,8 +28,9 @@ WATCHED = frozenset({"mapped_blocks", "damaged", "sealed", "tier", "writers"})
 
 COUNTED = frozenset(
     {"mode", "ddr_fd", "streaming", "copy", "readers", "writers", "pinned", "held", "tier", "sealed", "damaged"}
+    | {"mapped_blocks", "reserved_blocks", "top"}
 )
-"""What `kvd.tier.census` sorts objects by."""
+"""What `kvd.tier.census` sorts objects by, and what it adds up."""
 
 FACTS = frozenset({"readers", "writers", "sealed", "tier", "damaged", "streaming"})
 """What a session's state follows from (`SessionWatch`)."""
@@ -97,6 +98,10 @@ class Live:
         What the catalogue knows of `hits`.
     held
         Somebody holds a lease of it, or of its session, through the API.
+    top
+        The top directory below which it is, whose namespace its blocks count for; 0 for none.
+    counted
+        The top directory and the blocks in DDR with which `kvd.tier.census` has it in its sums.
     laid_blocks
         Storage that its DDR file got before its writer came to it (`Spares.lay`); 0 again when it is sealed.
     """
@@ -128,6 +133,8 @@ class Live:
     stored_hits: int = 0
     held: bool = False
     usual_key: int = 0
+    top: int = 0
+    counted: tuple[int, int] = (0, 0)
     laid_blocks: int = 0
     made_lock: trio.Lock | None = None
     watch: LiveWatch | None = None
@@ -170,6 +177,11 @@ class Live:
         """4 KiB blocks that a cold object takes in DDR: more than on NVMe, if it is kept in a format."""
         form = self.copy.form if self.copy is not None else None
         return self.mapped_blocks if form is None else form.object_blocks
+
+    @property
+    def ddr_blocks(self) -> int:
+        """4 KiB blocks that it has in DDR, or reserved there."""
+        return self.reserved_blocks + (self.mapped_blocks if self.tier is Tier.DDR else 0)
 
     @property
     def opens(self) -> int:

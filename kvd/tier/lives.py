@@ -16,7 +16,7 @@ from kvd.tier.plane import Mode
 from kvdriver import Tier
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterable
+    from collections.abc import AsyncIterator, Iterable, Iterator
 
     from kvd.catalog.catalog import Catalog
     from kvd.catalog.records import Copy, Placement
@@ -105,6 +105,7 @@ class Lives:
             gen=copy.gen if copy else 0,
             mapped_blocks=blocks,
             last_use_s=trio.current_time(),
+            top=self._catalog.namespaces.charged(placement.ino),
             watch=self.watch,
             census=self.census,
         )
@@ -143,6 +144,34 @@ class Lives:
             finally:
                 self.held.discard(ino)
                 self.let_go_if_cold(live)
+        live.drop_lock()
+
+    @contextlib.contextmanager
+    def hold_free(self, ino: int) -> Iterator[Live | None]:
+        """Lock an object as `hold`, without a wait; None if somebody has it, or if there is none that was looked at."""
+        if ino not in self.sessions:
+            yield None
+            return
+        try:
+            live = self._live(ino)
+        except (LookupError, OSError):
+            yield None
+            return
+        try:
+            live.lock.acquire_nowait()
+        except trio.WouldBlock:
+            yield None
+            return
+        self.held.add(ino)
+        try:
+            yield live
+        finally:
+            self.held.discard(ino)
+            if ino in self.sessions:
+                self.let_go_if_cold(live)
+            else:
+                self.take_out(ino)
+            live.lock.release()
         live.drop_lock()
 
     def let_go_if_cold(self, live: Live) -> None:

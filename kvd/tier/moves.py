@@ -11,7 +11,7 @@ import errno
 import os
 import time
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import structlog
 import trio
@@ -37,9 +37,26 @@ if TYPE_CHECKING:
     from kvd.tier.live import Live
     from kvd.tier.mover import Mover
     from kvd.tier.nvme import NvmeStore
+    from kvd.tier.storing import Made
     from kvd.tier.stream import Stream
 
 log = structlog.get_logger(__name__)
+
+
+ROOM_TRIES = 3
+"""Others may take the room that was made for a copy."""
+
+
+class MakeRoom(Protocol):
+    """`kvd.tier.evicting.Evicting.make_room`."""
+
+    async def __call__(self, ino: int, blocks: int, *, leaves: bool) -> bool:
+        """Make room for an object; whether there may be some."""
+        ...
+
+
+async def _no_room(ino: int, blocks: int, *, leaves: bool) -> bool:
+    return False
 
 
 class Moves:
@@ -57,6 +74,8 @@ class Moves:
         self._storing = Storing(catalog, books, nvme, mover, describer, self.counts)
         self.on_damage: Callable[[int], object] = lambda _ino: None
         """Hears of each object that was quarantined, when that is recorded."""
+        self.make_room: MakeRoom = _no_room
+        """Is asked for room on NVMe, where a copy has none (`kvd.tier.evicting`)."""
 
     async def copy_out(self, live: Live) -> None:
         """Make an object's DDR bytes durable on NVMe; it stays in DDR, so the copy is of exactly these bytes.
@@ -72,7 +91,7 @@ class Moves:
         """Make a copy; of an object that `leaves` DDR it may be in a lossy format, and with it the object is cold."""
         fd = live.ddr_fd if live.ddr_fd >= 0 else self._ddr.open(live.ino)
         try:
-            made = await self._storing.store(live, fd, leaves=leaves)
+            made = await self._store(live, fd, leaves=leaves)
         finally:
             if fd != live.ddr_fd:
                 os.close(fd)
@@ -84,6 +103,20 @@ class Moves:
             if old is not None:
                 await self._nvme.remove(old)
         self.counts.demoted_bytes += made.moved_bytes
+
+    async def _store(self, live: Live, fd: int, *, leaves: bool) -> Made:
+        """Make a copy, where NVMe is full as often as room is made for it."""
+        for _ in range(ROOM_TRIES):
+            try:
+                return await self._storing.store(live, fd, leaves=leaves)
+            except OSError as error:
+                if error.errno != errno.ENOSPC:
+                    raise
+                refused, self.counts.refused_blocks = self.counts.refused_blocks, 0
+                if not await self.make_room(live.ino, max(refused, live.mapped_blocks), leaves=leaves):
+                    self.counts.refused_blocks = refused
+                    raise
+        return await self._storing.store(live, fd, leaves=leaves)
 
     async def _leave(self, live: Live, copy: Copy) -> None:
         """Let go of what DDR has: the catalogue has the object on NVMe."""

@@ -22,9 +22,10 @@ from kvd.catalog.namespaces import is_name
 from kvd.catalog.records import Namespace
 from kvd.catalog.schema import ROOT_INO
 from kvd.errors import ExistsError, InvalidError, MismatchError, NotEmptyError, NotFoundError
-from kvd.format.model import RAW
 from kvd.policy.fingerprint import canonical, decode, differences, parse
 from kvd.policy.formats import check_layout, parse_ladder
+from kvd.policy.quotas import PRIORITY_MAX
+from kvdriver import BLOCK_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from kvd.catalog.records import Inode
     from kvd.config import AdmissionConfig
     from kvd.tier.admission import Admission
+    from kvd.tier.quotas import Quotas
     from kvd.tier.reaping import Reaper
 
 log = structlog.get_logger(__name__)
@@ -41,11 +43,23 @@ ADMIT = ("all", "reused")
 DURABILITY = ("back", "through")
 ON_FAULT = ("eio", "miss")
 SESSION = ("file", "directory")
-CHOICES = {"admit": ADMIT, "durability": DURABILITY, "on_fault": ON_FAULT, "session": SESSION}
+ON_FULL = ("", "evict", "refuse", "block")
+CHOICES = {
+    "admit": ADMIT,
+    "durability": DURABILITY,
+    "on_fault": ON_FAULT,
+    "session": SESSION,
+    "on_full": ON_FULL,
+}
 """The words that each policy takes, of those that take words."""
 CHECKS = {"format": parse_ladder, "layout": check_layout}
 """What refuses the texts that a policy does not take, of the others."""
 POLICIES = (*CHOICES, *CHECKS)
+"""What is told, and set, as text; by attributes of the mount, too."""
+SIZES = ("ddr_guaranteed_bytes", "ddr_limit_bytes", "nvme_guaranteed_bytes", "nvme_limit_bytes")
+NUMBERS = (*SIZES, "priority")
+"""What only the control API sets: a client's owner is not who shares the tiers out."""
+SIZE_MAX = 1 << 62
 ALARMS_KEPT = 20
 ALARM_AGAIN_S = 60.0
 """The same refusal is counted each time, and logged and kept once in this time."""
@@ -65,11 +79,14 @@ class Alarm:
 class Namespacing:
     """The operations, over the catalogue; `defaults` are the policies where none are given."""
 
-    def __init__(self, catalog: Catalog, admission: Admission, reaper: Reaper, *, defaults: AdmissionConfig) -> None:
+    def __init__(
+        self, catalog: Catalog, admission: Admission, reaper: Reaper, quotas: Quotas, *, defaults: AdmissionConfig
+    ) -> None:
         self._catalog = catalog
         self._namespaces = catalog.namespaces
         self._admission = admission
         self._reaper = reaper
+        self._quotas = quotas
         self._defaults = defaults
         self.mismatches = 0
         self.alarms: deque[Alarm] = deque(maxlen=ALARMS_KEPT)
@@ -107,7 +124,7 @@ class Namespacing:
         name: bytes,
         *,
         fingerprint: Mapping[str, str],
-        policies: Mapping[str, str],
+        policies: Mapping[str, str | int],
         mode: int,
         uid: int,
         gid: int,
@@ -122,26 +139,32 @@ class Namespacing:
             The directory has content, of which nobody knows the fingerprint.
         InvalidError
             A name, a fingerprint, a policy, a mode or an owner that can't be.
+        OverCommittedError
+            A tier has not so much to guarantee.
         """
         name = _checked(name)
         text, chosen = canonical(fingerprint), _chosen(policies)
         if not (0 <= mode <= MODE_MAX and 0 <= uid <= ID_MAX and 0 <= gid <= ID_MAX):
             raise InvalidError("the mode is 0 to 07777, an owner a number")
+        await self._quotas.check(self._new(0, text, chosen, 0))
         now_ns = time.time_ns()
         with self._catalog.db.transaction():
             inode = self._catalog.names.lookup(ROOT_INO, name)
+            old = inode is not None
             if inode is None:
                 inode = self._catalog.names.make(
                     ROOT_INO, name, mode=stat.S_IFDIR | mode, uid=uid, gid=gid, now_ns=now_ns
                 )
             made = self._put_new(inode, os.fsdecode(name), text, chosen, now_ns)
+        if old and self._namespaces.count_in(inode.ino):
+            self._catalog.charges.recount()
         log.info("namespace made", namespace=name, fingerprint=text)
         await self._reaper.keeper.forget_names([(ROOT_INO, name)])  # that there was none
         await self._catalog.db.sync()
         return made
 
     def _put_new(
-        self, inode: Inode, told: str, fingerprint: str, policies: Mapping[str, str], now_ns: int
+        self, inode: Inode, told: str, fingerprint: str, policies: Mapping[str, str | int], now_ns: int
     ) -> Namespace:
         if not inode.is_dir:
             raise ExistsError(f"{told}: there is a file of that name")
@@ -149,27 +172,38 @@ class Namespacing:
             raise ExistsError(f"{told}: is a namespace already; kvctl namespace attach compares its fingerprint")
         if fingerprint and self._namespaces.count_in(inode.ino):
             raise NotEmptyError(f"{told}: has content of an unknown fingerprint; remove that first")
-        defaults = self._defaults
-        made = Namespace(
-            ino=inode.ino,
-            fingerprint=fingerprint,
-            admit=policies.get("admit", defaults.admit),
-            durability=policies.get("durability", defaults.durability),
-            on_fault=policies.get("on_fault", defaults.on_fault),
-            created_ns=now_ns,
-            session=policies.get("session", "file"),
-            format=policies.get("format", RAW),
-            layout=policies.get("layout", ""),
-        )
+        made = self._new(inode.ino, fingerprint, policies, now_ns)
         self._namespaces.put(made)
         return made
 
-    def set(self, name: bytes, policies: Mapping[str, str]) -> Namespace:
-        """Change policies; the others stay."""
-        _, namespace = self.find(name)
-        return self._set(namespace, _chosen(policies))
+    def _new(self, ino: int, fingerprint: str, policies: Mapping[str, str | int], now_ns: int) -> Namespace:
+        defaults = self._defaults
+        made = Namespace(
+            ino=ino,
+            fingerprint=fingerprint,
+            admit=defaults.admit,
+            durability=defaults.durability,
+            on_fault=defaults.on_fault,
+            created_ns=now_ns,
+        )
+        return replace(made, **dict[str, Any](policies))
 
-    def _set(self, namespace: Namespace, policies: Mapping[str, str]) -> Namespace:
+    async def set(self, name: bytes, policies: Mapping[str, str | int]) -> Namespace:
+        """Change policies; the others stay.
+
+        Raises
+        ------
+        OverCommittedError
+            A tier has not so much to guarantee.
+        """
+        chosen = _chosen(policies)
+        if not chosen.keys().isdisjoint(SIZES):
+            _, namespace = self.find(name)
+            await self._quotas.check(replace(namespace, **dict[str, Any](chosen)))
+        _, namespace = self.find(name)
+        return self._set(namespace, chosen)
+
+    def _set(self, namespace: Namespace, policies: Mapping[str, str | int]) -> Namespace:
         changed = replace(namespace, **dict[str, Any](policies))
         self._namespaces.put(changed)
         self._admission.policies_changed()
@@ -317,13 +351,24 @@ def _checked(name: bytes) -> bytes:
     return name
 
 
-def _chosen(policies: Mapping[str, str]) -> dict[str, str]:
+def _chosen(policies: Mapping[str, str | int]) -> dict[str, str | int]:
     """Return policies, checked."""
     for policy, word in policies.items():
-        if policy not in POLICIES:
-            raise InvalidError(f"there is no policy {policy}; there are {', '.join(POLICIES)}")
-        if policy in CHECKS:
-            CHECKS[policy](word)
+        if policy not in POLICIES and policy not in NUMBERS:
+            raise InvalidError(f"there is no policy {policy}; there are {', '.join((*POLICIES, *NUMBERS))}")
+        if policy in NUMBERS:
+            _check_number(policy, word)
+        elif policy in CHECKS:
+            CHECKS[policy](str(word))
         elif word not in CHOICES[policy]:
-            raise InvalidError(f"{policy} is one of {', '.join(CHOICES[policy])}, not {word!r}")
+            words = ", ".join(filter(None, CHOICES[policy]))
+            raise InvalidError(f"{policy} is one of {words}, not {word!r}")
     return dict(policies)
+
+
+def _check_number(policy: str, number: str | int) -> None:
+    if policy == "priority":
+        if not isinstance(number, int) or not 0 <= number <= PRIORITY_MAX:
+            raise InvalidError(f"the priority is 0 to {PRIORITY_MAX}, not {number!r}")
+    elif not isinstance(number, int) or not (number == 0 or BLOCK_BYTES <= number <= SIZE_MAX):
+        raise InvalidError(f"{policy} is 0, or at least {BLOCK_BYTES} bytes, not {number!r}")

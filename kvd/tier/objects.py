@@ -17,8 +17,10 @@ import trio
 
 from kvd.errors import BusyError, DamagedError, NoSpaceError, NotFoundError
 from kvd.tier.admission import Admission
-from kvd.tier.ageing import Ageing
+from kvd.tier.descending import Descending
 from kvd.tier.describer import Describer
+from kvd.tier.evicting import Evicting
+from kvd.tier.homes import remember_uses, worth_in
 from kvd.tier.index import Index
 from kvd.tier.lives import Lives
 from kvd.tier.mending import Mending
@@ -26,6 +28,7 @@ from kvd.tier.moves import Moves
 from kvd.tier.namespacing import Namespacing
 from kvd.tier.opening import OBJECT_BYTES_MAX, Opening
 from kvd.tier.prefetch import Prefetch
+from kvd.tier.quotas import Quotas
 from kvd.tier.reading import place
 from kvd.tier.reaping import NobodyRemembers, Reaper
 from kvd.tier.recovery import fall_back
@@ -35,7 +38,7 @@ from kvd.tier.sharing import Sharing, shared_max
 from kvd.tier.tending import Tending
 from kvd.tier.warming import Warming
 from kvd.tier.writing import Writing
-from kvdriver import Tier
+from kvdriver import BLOCK_BYTES, Tier
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -73,32 +76,27 @@ class Objects:
         ddr.spares.begin(config.ddr, books)
         self.nvme = nvme
         self.lives = Lives(catalog, page_bytes=books.page_bytes)
+        self.worth = worth_in(catalog, config.ageing.policy)
+        self.lives.census.worth = self.worth
         files_max, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-        self.sharing = Sharing(self.lives, catalog, leases, objects_max=shared_max(files_max))
+        self.sharing = Sharing(self.lives, catalog, leases, self.worth, objects_max=shared_max(files_max))
         self.lives.watch = self.sharing
         self.index = Index(self.lives, catalog, books, nvme)
         self.describer = Describer(catalog, nvme, page_bytes=books.page_bytes)
         self.moves = Moves(catalog, books, ddr, nvme, mover, self.describer)
         self.reaper = Reaper(catalog, NobodyRemembers(catalog.names, self.discard))
         self.admission = Admission(catalog, self.lives, books, ddr, self.moves, self.reaper, defaults=config.admission)
-        self.namespacing = Namespacing(catalog, self.admission, self.reaper, defaults=config.admission)
-        self.room = Room(
-            self.lives, books, self.admission, nvme, self.sharing, ddr_config=config.ddr, nvme_config=config.nvme
-        )
+        budget_blocks = config.ddr.budget_bytes // BLOCK_BYTES
+        self.quotas = Quotas(catalog, self.lives, books, budget_blocks, config.nvme.on_full)
+        self.namespacing = Namespacing(catalog, self.admission, self.reaper, self.quotas, defaults=config.admission)
+        self.room = Room(self.lives, books, self.admission, nvme, self.sharing, self.worth, self.quotas, config)
+        self.evicting = Evicting(catalog, self.lives, books, self.room, self.admission, self.reaper, config)
+        self.moves.make_room = self.evicting.make_room
         self.writing = Writing(config, self.lives, books, ddr, self.room, plane)
         self.warming: Warming | None = None
         if config.ddr.warm == "start":
             self.warming = Warming(ddr.path, books, self.room, budget_bytes=config.ddr.budget_bytes)
-        self._opening = Opening(
-            self.lives,
-            catalog,
-            books,
-            ddr,
-            self.moves,
-            self.room,
-            plane,
-            self.writing,
-        )
+        self._opening = Opening(self.lives, catalog, books, ddr, self.moves, self.room, plane, self.writing)
         self._opening.on_seal = self.admission.sealed
         self.sharing.leave = self._opening.leave
         self.mending = Mending(self.lives, books, ddr, self.moves, self.room, plane)
@@ -112,7 +110,7 @@ class Objects:
             changed=self.room.nvme_changed,
         )
         self.prefetch = Prefetch(catalog, self._opening.bringing)
-        self.ageing = Ageing(catalog, self.lives, books, self.moves, self.room)
+        self.descending = Descending(catalog, self.lives, books, self.moves, self.room)
         self.scrub = Scrub(config.scrub, catalog, self.lives, books, nvme, mover, self.moves, self.describer)
         for directory in nvme.directories:
             _follow(directory, plane)
@@ -145,6 +143,12 @@ class Objects:
             raise self.admission.answer(ino, error) from error
         if live is not None:
             live.from_nvme = False
+        if not write and (used := self.lives.by_ino.get(ino)) is not None:
+            self.worth.used([used])
+
+    async def remember_uses(self) -> None:
+        """See `kvd.tier.homes.remember_uses`."""
+        await remember_uses(self._catalog, self.worth)
 
     def keeps_cache(self, ino: int) -> bool:
         """Whether pages that the kernel has of an object from earlier opens are its bytes still.

@@ -74,6 +74,7 @@ class Opening:
         self._lives.sessions[ino] = await self._books.session(ino)
         async with self._lives.hold(ino) as live:
             live.usual_key = usual_key
+            live.top = self._catalog.namespaces.charged(ino, usual_key)
             live.ddr_fd = self._ddr.create(ino)
             live.tier = Tier.DDR
             try:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from kvd.tier.live import Live
     from kvd.tier.lives import Lives
     from kvd.tier.plane import Leases
+    from kvd.tier.worth import Worth
 
 log = structlog.get_logger(__name__)
 
@@ -55,8 +56,9 @@ class Sharing:
         Ends what keeps an object attached that nobody has open (`Opening.leave`); called under its lock.
     """
 
-    def __init__(self, lives: Lives, catalog: Catalog, leases: Leases, *, objects_max: int) -> None:
+    def __init__(self, lives: Lives, catalog: Catalog, leases: Leases, worth: Worth, *, objects_max: int) -> None:
         self._lives = lives
+        self._worth = worth
         self._db = catalog.db
         self._leases = leases
         self._objects_max = objects_max
@@ -117,6 +119,7 @@ class Sharing:
         live.hits += gone.opens
         if gone.opens:
             live.last_use_s = trio.current_time()
+            self._worth.used([live])
         self._strays.add(live.ino)
 
     def dropped(self, ino: int, gone: Gone) -> None:
@@ -155,16 +158,20 @@ class Sharing:
     def drain(self) -> None:
         """Take note of what was opened without the control plane."""
         now_s = trio.current_time()
+        used: list[Live] = []
         for use in self._leases.used():
             live = self._lives.by_ino.get(use.node)
             if live is None:
                 continue
+            used.append(live)
             live.hits += use.opens
             live.last_use_s = now_s
             if live.sessions is not None:
                 live.sessions.used(live)
             if live.shared:
                 self._order.move_to_end(use.node)
+        if used:
+            self._worth.used(used)
 
     # -- keeping -------------------------------------------------------------------------------------------------
 

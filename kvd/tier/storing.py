@@ -161,6 +161,8 @@ class Storing:
             with trio.CancelScope(shield=True):
                 await self._books.copy_abort(live)
             raise
+        finally:
+            self._catalog.charges.settled(live.ino)
         if total_blocks(copy_charges(copy.runs, copy.size, self._books.page_bytes)) >= self._counts.refused_blocks:
             self._counts.refused_blocks = 0
         return Made(copy=copy, moved_bytes=moved_bytes)
@@ -187,6 +189,7 @@ class Storing:
                     raise
                 if source.planned is not None:
                     await self._books.copy_abort(live)
+                    self._catalog.charges.settled(live.ino)
                 failed.add(index)
                 last = error if isinstance(error, OSError) else None
             else:
@@ -196,6 +199,7 @@ class Storing:
     async def _charge(self, live: Live, runs: Runs, size: int) -> None:
         """Have frames for pages of the new copy."""
         charges = copy_charges(runs, size, self._books.page_bytes)
+        self._catalog.charges.claim(live.ino, total_blocks(charges))
         try:
             await self._books.copy_map(live, charges)
         except OSError:

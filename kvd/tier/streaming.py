@@ -183,7 +183,7 @@ class Streaming:
         self._moves.check_reachable(live)
         before_blocks = live.reserved_blocks  # of a promotion that failed and is still read
         blocks = live.promoted_blocks
-        room = self._books.reserve(live, blocks) if ahead else self._room.reserve(live, blocks, wait_s=wait_s)
+        room = self._room.grant(live, blocks) if ahead else self._room.reserve(live, blocks, wait_s=wait_s)
         if not await room:
             return False
         try:

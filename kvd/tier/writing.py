@@ -106,13 +106,15 @@ class Writing:
         others = sum(blocks for ino, blocks in self._shares.items() if ino != live.ino)
         through = not others or others + share <= self._burst_blocks
         if guess < self._small_blocks:
-            await self._books.reserve(live, max(live.reserved_blocks, guess - live.mapped_blocks))
+            await self._room.grant(live, max(live.reserved_blocks, guess - live.mapped_blocks))
+            return False
+        if self._room.quotas.is_tight(live, guess):  # the split can refuse a write, the kernel by itself would not
             return False
         if doubtful or not through or self._free_bytes() < self.floor_bytes:
             return False
         wanted = max(live.reserved_blocks, guess - live.mapped_blocks)
         if wanted > self._guess_blocks_max:  # only a guess: not worth throwing others out
-            granted = await self._books.reserve(live, wanted)
+            granted = await self._room.grant(live, wanted)
         elif sure:
             granted = await self._room.reserve(live, wanted, wait_s=0)
         else:
@@ -178,7 +180,7 @@ class Writing:
     async def _grant(self, live: Live, extra: int) -> None:
         """Reserve `extra` blocks, or more, when it is this object's turn and there is room."""
         if live.mapped_blocks + extra > self._budget_blocks:  # whatever is demoted
-            if not await self._books.reserve(live, extra):
+            if not await self._room.grant(live, extra):
                 raise no_space("larger than the DDR budget")
             return
         self.turns.ask(live)
@@ -264,7 +266,9 @@ class Writing:
                 return False
             slack = max(self._plenty_blocks, extra // 2)
             if not (live.writers and await self._reserve(live, extra + slack, wait_s=0)):
-                await self._room.reserve(live, max(extra, live.reserved_blocks), wait_s=0)
+                held = max(extra, live.reserved_blocks)
+                if not await self._room.reserve(live, held, wait_s=0):
+                    await self._books.reserve(live, held)  # it is there, whatever its namespace may have
             if extra > live.reserved_blocks:
                 self._room.press()
             self._limit(live)
@@ -285,7 +289,7 @@ class Writing:
             elif live.mode is Mode.PASSTHROUGH:
                 wanted = -(-size // BLOCK_BYTES) - live.mapped_blocks
                 if live.reserved_blocks < wanted <= self._guess_blocks_max:
-                    await self._books.reserve(live, wanted)
+                    await self._room.grant(live, wanted)
             self._limit(live)
         if shorter:
             self._room.gave_back()

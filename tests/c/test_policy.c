@@ -143,7 +143,7 @@ static void act(kvd_policy *policy, uint64_t *seed, double now_s, uint32_t *held
 	uint32_t units[CHAIN], count = 1 + (uint32_t)random_below(seed, CHAIN);
 	struct kvd_policy_request request = { .now_s = now_s, .keys = keys, .count = count, .density = 1 };
 
-	switch (random_below(seed, 8)) {
+	switch (random_below(seed, 10)) {
 	case 0:
 		*held += !kvd_policy_hold(policy, some_key(seed));
 		return;
@@ -156,6 +156,21 @@ static void act(kvd_policy *policy, uint64_t *seed, double now_s, uint32_t *held
 	case 3:
 		kvd_policy_forget(policy, some_key(seed) | (*held ? 1ull << 40 : 0)); /* never what is held */
 		return;
+	case 4:
+		for (uint32_t i = 0; i < count; i++) {
+			keys[i] = some_key(seed);
+			units[i] = 1 + (uint32_t)random_below(seed, 3);
+		}
+		assert_int_equal(kvd_policy_use(policy, now_s, keys, units, count), 0);
+		return;
+	case 5: {
+		struct kvd_policy_seed found = { .key = some_key(seed), .units = 1, .below = 1, .parent = some_key(seed) };
+
+		found.used_s = now_s - (double)random_below(seed, 10000);
+		found.tier = (uint8_t)random_below(seed, 2);
+		assert_int_equal(kvd_policy_seed(policy, now_s, &found, 1), 0);
+		return;
+	}
 	default:
 		for (uint32_t i = 0; i < count; i++) {
 			/* From the fork on another tree's blocks. */
@@ -217,6 +232,89 @@ static void test_any_order_of_calls_leaves_lists_that_agree(void **state)
 	assert_int_not_equal(run(88172645463325252ull), run(362436069ull));
 }
 
+static uint64_t leaves_first(kvd_policy *policy, enum kvd_policy_tier tier)
+{
+	struct kvd_policy_victim victim;
+
+	assert_int_equal(kvd_policy_victims(policy, tier, 1, 1, UINT64_MAX, 0, &victim, 1), 1);
+	return victim.key;
+}
+
+static void test_uses_told_at_once_are_chains_where_they_go_on_from_one_another(void **state)
+{
+	static const uint64_t chain[] = { 1, 2, 3 }, used[] = { 1, 2, 3, 9, 8 };
+	static const uint32_t units[] = { 4, 4, 4, 2, 2 };
+	kvd_policy *policy = make(OBJECTS);
+	struct kvd_policy_statistics seen;
+
+	(void)state;
+	assert_int_equal(ask(policy, chain, 3, 1), 0);
+	assert_int_equal(kvd_policy_use(policy, 2, used, units, 5), 0);
+	kvd_policy_statistics(policy, &seen);
+	assert_int_equal(seen.requests, 4); /* the chain, again the chain, and two alone */
+	assert_int_equal(seen.hits, 3);
+	assert_int_equal(seen.groups, 3);
+	assert_int_equal(leaves_first(policy, KVD_POLICY_DDR), 3); /* the tail of what was used first */
+	assert_int_equal(kvd_policy_use(policy, NAN, used, units, 5), -EINVAL);
+	assert_int_equal(kvd_policy_use(policy, 3, used, units, 0), 0);
+	assert_int_equal(kvd_policy_check(policy), 0);
+	kvd_policy_fini(policy);
+}
+
+static void test_what_a_start_finds_is_older_than_what_comes_and_leaves_in_its_order(void **state)
+{
+	static const uint64_t fresh = 50;
+	struct kvd_policy_seed seeds[] = {
+		{ .key = 11, .used_s = 100, .units = 1, .tier = KVD_POLICY_NVME },
+		{ .key = 12, .used_s = 5000, .units = 1, .tier = KVD_POLICY_NVME },
+		{ .key = 13, .parent = 12, .below = 1, .used_s = 9000, .units = 1, .tier = KVD_POLICY_NVME },
+		{ .key = 14, .used_s = 9999, .units = 1, .tier = KVD_POLICY_DDR },
+		{ .key = fresh, .used_s = 1, .units = 1, .tier = KVD_POLICY_NVME }, /* used since: stays as it is */
+	};
+	struct kvd_policy_least least;
+	kvd_policy *policy = make(OBJECTS);
+
+	(void)state;
+	assert_int_equal(ask(policy, &fresh, 1, 10000), 0);
+	assert_int_equal(kvd_policy_seed(policy, 10000, seeds, 5), 0);
+	assert_int_equal(kvd_policy_check(policy), 0);
+	assert_int_equal(kvd_policy_tier_of(policy, fresh), KVD_POLICY_DDR);
+	assert_int_equal(kvd_policy_least(policy, KVD_POLICY_NVME, &least), 0);
+	assert_float_equal(least.used_s, 100, 0);
+	assert_true(least.index < 0); /* while the plain order rules */
+	assert_int_equal(leaves_first(policy, KVD_POLICY_NVME), 11);
+	assert_int_equal(leaves_first(policy, KVD_POLICY_NVME), 13); /* before what it hangs on */
+	assert_int_equal(leaves_first(policy, KVD_POLICY_NVME), 12);
+	assert_int_equal(kvd_policy_least(policy, KVD_POLICY_NVME, &least), -ENOENT);
+	assert_int_equal(leaves_first(policy, KVD_POLICY_DDR), 14);
+	assert_int_equal(leaves_first(policy, KVD_POLICY_DDR), fresh);
+	seeds[0].tier = KVD_POLICY_GONE;
+	assert_int_equal(kvd_policy_seed(policy, 10000, seeds, 1), -EINVAL);
+	assert_int_equal(kvd_policy_least(policy, KVD_POLICY_GONE, &least), -EINVAL);
+	assert_int_equal(kvd_policy_check(policy), 0);
+	kvd_policy_fini(policy);
+}
+
+static void test_what_was_just_written_is_not_lost_for_what_nobody_has_read_either(void **state)
+{
+	kvd_policy *policy = make(OBJECTS);
+	struct kvd_policy_victim victims[2];
+
+	(void)state;
+	for (uint64_t key = 1; key <= 400; key++) { /* also when the plain order rules no longer */
+		assert_int_equal(ask(policy, &key, 1, (double)key), 0);
+		assert_int_equal(kvd_policy_victims(policy, KVD_POLICY_DDR, 1, 1, 0, 0, victims, 2), 1);
+		if (key > 1)
+			assert_int_equal(victims[0].to, KVD_POLICY_NVME);
+		else
+			kvd_policy_place(policy, key, KVD_POLICY_NVME); /* nothing is there to go for it */
+		while (objects(policy, KVD_POLICY_NVME) > NVME_CAPACITY)
+			assert_true(leaves_first(policy, KVD_POLICY_NVME) < key);
+	}
+	assert_int_equal(kvd_policy_check(policy), 0);
+	kvd_policy_fini(policy);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -224,6 +322,9 @@ int main(void)
 		cmocka_unit_test(test_tails_go_before_heads_and_held_chains_stay),
 		cmocka_unit_test(test_what_is_remembered_makes_room_and_what_is_held_in_tiers_does_not),
 		cmocka_unit_test(test_any_order_of_calls_leaves_lists_that_agree),
+		cmocka_unit_test(test_uses_told_at_once_are_chains_where_they_go_on_from_one_another),
+		cmocka_unit_test(test_what_a_start_finds_is_older_than_what_comes_and_leaves_in_its_order),
+		cmocka_unit_test(test_what_was_just_written_is_not_lost_for_what_nobody_has_read_either),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -16,7 +16,6 @@ sys.path.insert(0, str(Path(__file__).parents[1]))  # it is a program, too
 
 from kvd.api.app import serve
 from kvd.api.backend import (
-    AdmissionStatus,
     Directory,
     Engine,
     Entry,
@@ -24,12 +23,12 @@ from kvd.api.backend import (
     FeatureOff,
     Finding,
     Index,
-    NamespaceStatus,
     Scrubbing,
     Status,
     Step,
     TierUsage,
 )
+from kvd.api.namespaces import AdmissionStatus, NamespaceStatus
 from kvd.api.sessions import SessionStatus
 from kvd.errors import (
     BusyError,
@@ -221,7 +220,9 @@ class FakeControl(FakeSpaces):
                 names_left=1500,
                 names_deleted=64,
             ),
-            admission=AdmissionStatus(admitted=12, dropped=30, saved_bytes=3 * GIB, through=4),
+            admission=AdmissionStatus(
+                admitted=12, dropped=30, saved_bytes=3 * GIB, through=4, evicted=7, evicted_bytes=2 * GIB
+            ),
             scrub=SCRUB,
             sessions=SessionStatus(
                 states={"idle": 3, "cold": 1}, refused=2, expired=9, unpinned=1, leases=4, leases_lost=5

@@ -8,12 +8,17 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from kvd.api.backend import Alarm, Invalidated, Namespace, NamespaceWish
-from kvd.errors import ExistsError, MismatchError, NotEmptyError, NotFoundError
+from kvd.api.backend import Invalidated, Namespace, NamespaceWish
+from kvd.api.namespaces import Alarm, NamespaceQuota, Quota, TierShare
+from kvd.errors import ExistsError, MismatchError, NotEmptyError, NotFoundError, OverCommittedError
 from kvd.policy.fingerprint import canonical, differences
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+
+DDR_BYTES = 16 << 30
+"""What the daemon without data has to guarantee."""
 
 
 @dataclass
@@ -50,6 +55,8 @@ class FakeSpaces:
             session=wish.session or "file",
             format=wish.format or "raw",
             layout=wish.layout or "",
+            on_full=wish.on_full or "",
+            quota=self._granted(Quota(), wish.quota.given()),
             mode=wish.mode,
             uid=wish.uid,
             gid=wish.gid,
@@ -57,9 +64,36 @@ class FakeSpaces:
         )
         return self.spaces[wish.name]
 
-    def set_namespace(self, name: bytes, policies: Mapping[str, str]) -> Namespace:
-        self.spaces[name] = replace(self.namespace(name), **policies)
+    async def set_namespace(self, name: bytes, policies: Mapping[str, str | int]) -> Namespace:
+        await trio.lowlevel.checkpoint()
+        namespace = self.namespace(name)
+        numbers = {policy: policies[policy] for policy in policies if hasattr(namespace.quota, policy)}
+        words = {policy: policies[policy] for policy in policies if policy not in numbers}
+        self.spaces[name] = replace(namespace, **words, quota=self._granted(namespace.quota, numbers))
         return self.spaces[name]
+
+    @staticmethod
+    def _granted(quota: Quota, numbers: Mapping[str, str | int]) -> Quota:
+        granted = replace(quota, **numbers)
+        if granted.ddr_guaranteed_bytes > DDR_BYTES:
+            raise OverCommittedError(f"ddr: more can't be guaranteed than {DDR_BYTES} bytes")
+        return granted
+
+    async def namespace_quota(self, name: bytes) -> NamespaceQuota:
+        await trio.lowlevel.checkpoint()
+        namespace = self.namespace(name)
+        ddr = TierShare(
+            tier="ddr",
+            capacity_bytes=DDR_BYTES,
+            guaranteed_bytes=namespace.quota.ddr_guaranteed_bytes,
+            limit_bytes=namespace.quota.ddr_limit_bytes,
+            used_bytes=3 << 30,
+            borrowed_bytes=max(0, (3 << 30) - namespace.quota.ddr_guaranteed_bytes),
+            may_take_bytes=DDR_BYTES - (3 << 30),
+        )
+        return NamespaceQuota(
+            name=namespace.name, priority=namespace.quota.priority, on_full=namespace.on_full, tiers=(ddr,)
+        )
 
     def attach_namespace(self, name: bytes, fingerprint: Mapping[str, str]) -> Namespace:
         self._compare(name, fingerprint)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from kvd.catalog.catalog import Catalog
 from kvd.catalog.schema import ROOT_INO
-from kvd.config import AdmissionConfig, Config, DaemonConfig, DdrConfig, FuseConfig, LogConfig, NvmeConfig
+from kvd.config import AdmissionConfig, AgeingConfig, Config, DaemonConfig, DdrConfig, FuseConfig, LogConfig, NvmeConfig
 from kvd.fs.hot import Hot
 from kvd.session.verbs import SessionVerbs
 from kvd.tier.books import Books
@@ -51,6 +51,9 @@ def config_at(
     nvme_dirs: int = 1,
     deadline_s: float = 30.0,
     spare: str = "off",
+    on_full: str = "evict",
+    policy: str = "default",
+    reuse_min: float = 0.0,
 ) -> Config:
     drives = [f"nvme{index}" for index in range(nvme_dirs)]
     for name in ("mnt", "state", "ddr", *drives):
@@ -76,9 +79,11 @@ def config_at(
             direct="auto",
             deadline_s=deadline_s,
             probe_s=0.01,
+            on_full=on_full,
         ),
         log=LogConfig(level="debug", format="text"),
         admission=admission or AdmissionConfig(),
+        ageing=AgeingConfig(policy=policy, reuse_min=reuse_min),
     )
 
 

@@ -40,6 +40,25 @@ async def test_the_life_of_a_namespace(folder: Path) -> None:
         assert (await client.post("/v1/namespace/remove", json={"name": "llm", "force": True})).json() == {"names": 3}
 
 
+async def test_quotas(folder: Path) -> None:
+    gib = 1 << 30
+    async with served(FakeControl(), folder / "s") as client:
+        quota = {"ddr_guaranteed_bytes": 2 * gib, "priority": 7}
+        made = await client.post("/v1/namespace/create", json={"name": "llm", "quota": quota, "on_full": "block"})
+        told = made.json()
+        zeros = {"ddr_limit_bytes": 0, "nvme_guaranteed_bytes": 0, "nvme_limit_bytes": 0}
+        assert (told["quota"], told["on_full"]) == (quota | zeros, "block")
+        changed = await client.post("/v1/namespace/set", json={"name": "llm", "quota": {"ddr_limit_bytes": 8 * gib}})
+        assert changed.json()["quota"] == {**told["quota"], "ddr_limit_bytes": 8 * gib}
+        stands = (await client.get("/v1/namespace/quota?path=/llm")).json()
+        assert (stands["name"], stands["priority"], stands["on_full"]) == ("llm", 7, "block")
+        assert (stands["tiers"][0]["limit_bytes"], stands["tiers"][0]["borrowed_bytes"]) == (8 * gib, gib)
+        refused = await client.post(
+            "/v1/namespace/set", json={"name": "llm", "quota": {"ddr_guaranteed_bytes": 1 << 60}}
+        )
+        assert (refused.status_code, refused.json()["error"]["code"]) == (507, "ENOSPC")
+
+
 @pytest.mark.parametrize(
     ("route", "body", "status", "code"),
     [
@@ -51,7 +70,9 @@ async def test_the_life_of_a_namespace(folder: Path) -> None:
         ("namespace/create", {"name": "x", "fingerprint": {"model": 1}}, 400, "EINVAL"),
         ("namespace/create", {"name": "x", "fingerprint": ["model=a"]}, 400, "EINVAL"),
         ("namespace/create", {"name": "x", "mode": "0755"}, 400, "EINVAL"),
+        ("namespace/create", {"name": "x", "quotas": {}}, 400, "EINVAL"),
         ("namespace/create", {"name": "x", "quota": 1}, 400, "EINVAL"),
+        ("namespace/set", {"name": "llm", "quota": {"ddr_limit_bytes": "1GiB"}}, 400, "EINVAL"),
         ("namespace/create", {}, 400, "EINVAL"),
         ("namespace/attach", {"name": "llm"}, 400, "EINVAL"),
         ("namespace/remove", {"name": "llm", "force": "yes"}, 400, "EINVAL"),

@@ -104,7 +104,9 @@ async def test_the_description_is_whole(folder: Path) -> None:
 async def test_answers_are_as_described(folder: Path) -> None:
     fingerprint = {"fingerprint": {"model": "llama", "tp": "8"}}
     policies = {"admit": "reused", "durability": "through", "on_fault": "miss", "session": "directory"}
-    policies |= {"format": "int8", "layout": "fp16 tokens dim=64"}
+    quota = {f"{tier}_{what}_bytes": 1 << 30 for tier in ("ddr", "nvme") for what in ("guaranteed", "limit")}
+    policies |= {"format": "int8", "layout": "fp16 tokens dim=64", "on_full": "block"}
+    wishes = policies | {"quota": quota | {"priority": 3}}
     requests = {
         "/v1/list": ("?path=/model", None),
         "/v1/stat": ("?path=/model/a.bin", None),
@@ -114,9 +116,10 @@ async def test_answers_are_as_described(folder: Path) -> None:
         "/v1/demote": ("", {"paths": ["/model"]}),
         "/v1/sync": ("", {"paths": ["/model"]}),
         "/v1/namespace": ("?path=/llm", None),
-        "/v1/namespace/create": ("", {"name": "new", "mode": 0o700, "uid": 1, "gid": 2, **policies, **fingerprint}),
-        "/v1/namespace/set": ("", {"name": "llm", **policies}),
+        "/v1/namespace/create": ("", {"name": "new", "mode": 0o700, "uid": 1, "gid": 2, **wishes, **fingerprint}),
+        "/v1/namespace/set": ("", {"name": "llm", **wishes}),
         "/v1/namespace/attach": ("", {"name": "llm", **fingerprint}),
+        "/v1/namespace/quota": ("?path=/llm", None),
         "/v1/namespace/remove": ("", {"name": "new", "force": True}),
         "/v1/invalidate": ("", {"name": "llm", "if_fingerprint": fingerprint["fingerprint"], **fingerprint}),
         "/v1/scrub": ("", {"paths": ["/model"]}),

@@ -28,7 +28,24 @@ def make(catalog, parent, name):
     return catalog.names.make(parent, name, mode=FILE, uid=1, gid=2, now_ns=7)
 
 
-SCHEMA_3 = """
+SCHEMA_4 = """
+DROP TRIGGER copy_charged;
+DROP TRIGGER copy_discharged;
+DROP TRIGGER copy_recharged;
+DROP TABLE top_use;
+DROP TABLE chain;
+ALTER TABLE copy DROP COLUMN top;
+ALTER TABLE namespace DROP COLUMN ddr_guaranteed_bytes;
+ALTER TABLE namespace DROP COLUMN ddr_limit_bytes;
+ALTER TABLE namespace DROP COLUMN nvme_guaranteed_bytes;
+ALTER TABLE namespace DROP COLUMN nvme_limit_bytes;
+ALTER TABLE namespace DROP COLUMN priority;
+ALTER TABLE namespace DROP COLUMN on_full;
+PRAGMA user_version = 4;
+"""
+"""What schema 4 had otherwise than schema 5."""
+
+SCHEMA_3 = f"""{SCHEMA_4}
 DROP TRIGGER copy_made;
 DROP TRIGGER copy_gone;
 DROP TABLE format_use;
@@ -116,6 +133,40 @@ def test_a_catalogue_of_schema_3_is_brought_to_the_present_one(tmp_path):
         assert catalog.placements.formats() == {"raw": (2, 2 * 18)}
         catalog.placements.drop_copy(7)
         assert catalog.placements.formats() == {"raw": (1, 18)}
+    finally:
+        catalog.close()
+
+
+def test_a_catalogue_of_schema_4_is_brought_to_the_present_one(tmp_path):
+    catalog = Catalog.open(tmp_path, page_bytes=PAGE_BYTES)
+    inos = {}
+    for name in (b"space", b"other"):
+        folder = catalog.names.make(ROOT_INO, name, mode=stat.S_IFDIR | 0o755, uid=1, gid=2, now_ns=7).ino
+        inner = catalog.names.make(folder, b"inner", mode=stat.S_IFDIR | 0o755, uid=1, gid=2, now_ns=7).ino
+        inos[name] = folder, make(catalog, inner, b"f").ino
+    grave = catalog.names.make(ROOT_INO, b"grave", mode=stat.S_IFDIR | 0o755, uid=1, gid=2, now_ns=7).ino
+    inos[b"grave"] = grave, make(catalog, grave, b"f").ino
+    catalog.namespaces.retire(ROOT_INO, b"grave", grave, 8)
+    inos[b"root"] = 0, make(catalog, ROOT_INO, b"f").ino
+    for _, ino in inos.values():
+        catalog.placements.add(ino)
+        copy = Copy(ino=ino, gen=3, dirs=(1,), size=70000, mtime_ns=5, current=True, runs=((0, 2),))
+        catalog.placements.put_copy(copy, bytes(8))
+    catalog.close()
+    space = f"INSERT INTO namespace VALUES({inos[b'space'][0]}, '', 'all', 'back', 'eio', 5, 'file', 'raw', '');"
+    with sqlite3.connect(tmp_path / FILE_NAME) as connection:
+        connection.executescript(SCHEMA_4 + space)
+    connection.close()
+    catalog = Catalog.open(tmp_path, page_bytes=PAGE_BYTES)
+    try:
+        found = catalog.namespaces.get(inos[b"space"][0])
+        assert not found.has_quota
+        assert (found.ddr_limit_bytes, found.priority, found.on_full) == (0, 0, "")
+        assert {name: catalog.charges.used_blocks(top) for name, (top, _) in inos.items()} == dict.fromkeys(inos, 18)
+        catalog.placements.drop_copy(inos[b"space"][1])
+        assert catalog.charges.used_blocks(inos[b"space"][0]) == 0
+        catalog.chains.put(inos[b"root"][1], inos[b"other"][1])
+        assert catalog.chains.parent(inos[b"root"][1]) == inos[b"other"][1]
     finally:
         catalog.close()
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from contextlib import closing
 
 import pytest
 
@@ -62,10 +61,6 @@ class World:
             case "stream":
                 live.streaming = None if live.streaming else object()
 
-    def oldest(self):
-        with closing(self.census.oldest()) as lives:
-            return [live.ino for live in lives]
-
     def check(self):
         lives, census = self.by_ino.values(), self.census
         assert set(census.attached) == {live.ino for live in lives if live.mode}
@@ -77,8 +72,6 @@ class World:
         assert census.resident == {live.ino for live in resident}
         dirty = {live.ino for live in resident if live.sealed and not live.damaged and not live.clean}
         assert census.dirty == dirty
-        movable = sorted((live for live in lives if live.movable), key=lambda live: live.last_use_s)
-        assert self.oldest() == [live.ino for live in movable]
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -95,35 +88,6 @@ def test_the_census_is_what_looking_through_all_would_find(seed):
             world.change(world.by_ino[ino], chance)
         if number % 10 == 0:
             world.check()
-    world.check()
-
-
-def test_to_find_the_oldest_few_are_looked_at():
-    world = World(MANY)
-    looked = 0
-
-    class Counting(dict):
-        def get(self, key, default=None):
-            nonlocal looked
-            looked += 1
-            return super().get(key, default)
-
-    world.census._by_ino = Counting(world.by_ino)
-    for _ in range(5):
-        with closing(world.census.oldest()) as lives:
-            assert [next(lives).ino for _ in range(3)] == [1, 2, 3]
-    assert looked == 15
-
-
-def test_what_was_used_often_has_one_entry():
-    world = World(10)
-    for _ in range(100):
-        for live in world.by_ino.values():
-            world.now_s += 1
-            live.readers += 1
-            live.readers -= 1
-            live.last_use_s = world.now_s
-    assert len(world.census._oldest) == 10
     world.check()
 
 

@@ -193,7 +193,7 @@ CATALOGUE = {
     "DELETE FROM object WHERE ino={hot}": "file {hot}: has no object",
     "INSERT INTO object VALUES(999, 1, 1, 0, 0, 0)": "object 999: has no inode",
     "INSERT INTO xattr VALUES(999, 'user.a', 'b')": "xattr 999: has no inode",
-    "INSERT INTO copy VALUES(999, 1, x'0000', 0, 0, 0, 1, 0, x'', x'', 'raw', x'', 0)": "copy 999: has no inode",
+    "INSERT INTO copy VALUES(999, 1, x'0000', 0, 0, 0, 1, 0, x'', x'', 'raw', x'', 0, 0)": "copy 999: has no inode",
     "UPDATE inode SET size=5 WHERE ino={cold}": "object {cold}: its copy has another size",
     "UPDATE copy SET sums=x'00' WHERE ino={cold}": "object {cold}: has not one checksum a page",
 }

@@ -85,11 +85,11 @@ CATALOGUE = {
     "INSERT INTO dentry(parent, name, ino) VALUES(1, x'78', {folder})": ("has 2 names", "its first name is kept"),
     "INSERT INTO object VALUES(999, 1, 1, 0, 0, 0)": ("object 999: has no inode", "row removed"),
     "INSERT INTO xattr VALUES(999, x'61', x'62')": ("xattr 999: has no inode", "row removed"),
-    "INSERT INTO copy VALUES(999, 1, x'0000', 0, 0, 0, 1, 0, x'', x'', 'raw', x'', 0)": (
+    "INSERT INTO copy VALUES(999, 1, x'0000', 0, 0, 0, 1, 0, x'', x'', 'raw', x'', 0, 0)": (
         "copy 999: has no inode",
         "row removed",
     ),
-    "INSERT INTO namespace VALUES(999, '', 'all', 'back', 'eio', 0, 'file', 'raw', '')": (
+    "INSERT INTO namespace VALUES(999, '', 'all', 'back', 'eio', 0, 'file', 'raw', '', 0, 0, 0, 0, 0, '')": (
         "namespace 999: has no inode",
         "row removed",
     ),

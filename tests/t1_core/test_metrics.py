@@ -40,6 +40,16 @@ def samples(parse, text: str) -> dict[tuple[str, ...], float]:
     return dict(found)
 
 
+POLICY = {
+    ("kvd_admitted_objects_total",): 12,
+    ("kvd_dropped_objects_total",): 30,
+    ("kvd_saved_bytes_total",): 3 * GIB,
+    ("kvd_written_through_objects_total",): 4,
+    ("kvd_evicted_objects_total",): 7,
+    ("kvd_evicted_bytes_total",): 2 * GIB,
+}
+
+
 @pytest.mark.parametrize(("accept", "parse", "media_type"), FORMATS)
 async def test_metrics_are_the_status(folder: Path, accept, parse, media_type) -> None:
     failed = replace(WELL, state="degraded", reason="gone", losses=("a",), losses_count=300)
@@ -84,10 +94,7 @@ async def test_metrics_are_the_status(folder: Path, accept, parse, media_type) -
         ("kvd_fingerprint_mismatches_total",): 0,
         ("kvd_invalidated_names_left",): 1500,
         ("kvd_invalidated_names_deleted_total",): 64,
-        ("kvd_admitted_objects_total",): 12,
-        ("kvd_dropped_objects_total",): 30,
-        ("kvd_saved_bytes_total",): 3 * GIB,
-        ("kvd_written_through_objects_total",): 4,
+        **POLICY,
         ("kvd_sessions", "idle"): 3,
         ("kvd_sessions", "cold"): 1,
         ("kvd_session_refused_events_total",): 2,

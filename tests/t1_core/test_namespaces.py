@@ -169,7 +169,7 @@ def test_namespaces_are_bounded(tree) -> None:
     with tree.catalog.db.transaction():
         for ino in range(NAMESPACES_MAX):
             tree.catalog.db.execute(
-                "INSERT INTO namespace VALUES(?,'','all','back','eio',1,'file','raw','')", (ino + 1000,)
+                "INSERT INTO namespace VALUES(?,'','all','back','eio',1,'file','raw','',0,0,0,0,0,'')", (ino + 1000,)
             )
     with pytest.raises(OSError, match="No space") as caught:
         tree.spaces.put(space(tree.d))

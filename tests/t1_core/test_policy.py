@@ -1,31 +1,8 @@
 """The pure policies."""
 
-from hypothesis import given
-from hypothesis import strategies as st
-
-from kvd.policy.demotion import Candidate, excess_blocks, victims
+from kvd.policy.demotion import excess_blocks
 from kvd.policy.readahead import AHEAD_FIRST, AHEAD_MAX, REMEMBERED_FOLDERS, REMEMBERED_STEPS, Readahead
 from kvd.policy.reservation import REMEMBERED_KEYS, REMEMBERED_SIZES, UsualSize
-
-
-def candidates(*idles):
-    return [Candidate(ino=ino, idle_s=idle, blocks=10) for ino, idle in enumerate(idles)]
-
-
-def test_the_longest_idle_go_first_and_no_more_than_needed():
-    assert victims(candidates(1.0, 9.0, 5.0), need_blocks=15) == [1, 2]
-    assert victims(candidates(1.0, 9.0, 5.0), need_blocks=0) == []
-
-
-def test_what_was_just_used_stays():
-    assert victims(candidates(1.0, 9.0, 5.0), need_blocks=1000, idle_s_min=5.0) == [1, 2]
-
-
-@given(st.lists(st.floats(0, 1e6), max_size=30), st.integers(0, 400))
-def test_enough_goes_if_there_is_enough(idles, need):
-    chosen = victims(candidates(*idles), need_blocks=need)
-    assert len(set(chosen)) == len(chosen)
-    assert 10 * len(chosen) >= min(need, 10 * len(idles))
 
 
 def test_watermarks():

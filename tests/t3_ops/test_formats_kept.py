@@ -251,23 +251,23 @@ def let_age(space, ino, age_s) -> None:
 async def test_what_grows_old_on_nvme_goes_further_down(root):
     stored = opaque()
     async with ladder_at(root, "fp8-e4m3,int4@1h", LAYOUT) as space:
-        ageing = space.tiers.objects.ageing
+        descending = space.tiers.objects.descending
         old, young = [await space.make(name, stored.content) for name in (b"old", b"young")]
         for ino in (old, young):
             await space.tiers.objects.demote(ino)
-        await ageing.round()
-        assert ageing.gone_down == 0
+        await descending.round()
+        assert descending.gone_down == 0
         let_age(space, old, 3600)
         used_ns = last_used(space, old)
-        await ageing.round()
-        assert (ageing.gone_down, space.copy(old).format, space.copy(young).format) == (1, "int4", "fp8-e4m3")
+        await descending.round()
+        assert (descending.gone_down, space.copy(old).format, space.copy(young).format) == (1, "int4", "fp8-e4m3")
         assert space.tier(old) is Tier.NVME
         assert abs(last_used(space, old) - used_ns) < 60e9, "it was not used by that"
         assert space.ddr_names() == []
         info = await space.tiers.books.tier(Tier.DDR)
         assert (info.used_blocks, info.reserved_blocks) == (0, 0)
-        await ageing.round()
-        assert ageing.gone_down == 1
+        await descending.round()
+        assert descending.gone_down == 1
         stored.check(await space.tiers.read(old), "int4")
         await space.tiers.objects.demote(old)
         assert last_used(space, old) > used_ns + 1800e9, "now it was"
@@ -278,10 +278,10 @@ async def test_what_was_stored_before_the_ladder_follows_it(root):
     async with ladder_at(root, "raw", LAYOUT) as space:
         ino = await space.make(b"f", stored.content)
         await space.tiers.objects.demote(ino)
-        await space.tiers.objects.ageing.round()
+        await space.tiers.objects.descending.round()
         assert space.copy(ino).format == "raw"
         space.set("int8", LAYOUT)
-        await space.tiers.objects.ageing.round()
+        await space.tiers.objects.descending.round()
         assert space.copy(ino).format == "int8"
         stored.check(await space.tiers.read(ino), "int8")
 
@@ -298,8 +298,8 @@ async def test_what_is_in_use_or_pinned_or_without_room_stays(root):
         await objects.open(inos[b"open"], write=False)
         await objects.pin(inos[b"pinned"], pinned=True)
         blocker = await space.make(b"blocker", noise(5 * MIB // 2))
-        await objects.ageing.round()
-        assert objects.ageing.gone_down == 0
+        await objects.descending.round()
+        assert objects.descending.gone_down == 0
         await objects.release(inos[b"open"], write=False)
         assert await space.tiers.read(inos[b"open"]) == stored.content
         assert space.tier(blocker) in (Tier.DDR, Tier.NVME)
@@ -313,7 +313,7 @@ async def test_one_that_nvme_has_no_room_for_stays_what_it_was(root):
         space.set("int8", LAYOUT)
         used = await space.tiers.used_blocks(Tier.NVME)
         await space.tiers.books.resize(Tier.NVME, used)
-        await space.tiers.objects.ageing.round()
+        await space.tiers.objects.descending.round()
         assert (space.copy(ino).format, space.tier(ino)) == ("raw", Tier.NVME)
         assert space.ddr_names() == []
         assert await space.tiers.read(ino) == stored.content

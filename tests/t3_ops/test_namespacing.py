@@ -97,13 +97,13 @@ async def test_names_that_no_namespace_can_have(root, name) -> None:
 async def test_policies_change_and_the_fingerprint_stays(root) -> None:
     async with tiers_at(root) as tiers:
         made = await create(tiers)
-        changed = tiers.objects.namespacing.set(b"ns", {"durability": "through", "on_fault": "miss"})
+        changed = await tiers.objects.namespacing.set(b"ns", {"durability": "through", "on_fault": "miss"})
         assert (changed.fingerprint, changed.admit, changed.durability) == (made.fingerprint, "all", "through")
         for wrong in ({"admit": "some"}, {"fingerprint": "x"}):
             with pytest.raises(InvalidError):
-                tiers.objects.namespacing.set(b"ns", wrong)
+                await tiers.objects.namespacing.set(b"ns", wrong)
         with pytest.raises(NotFoundError):
-            tiers.objects.namespacing.set(b"other", {"admit": "all"})
+            await tiers.objects.namespacing.set(b"other", {"admit": "all"})
 
 
 async def test_attach_compares_and_a_wrong_one_is_an_alarm(root, claim_log) -> None:

@@ -76,3 +76,31 @@ async def test_who_waited_for_an_object_that_is_deleted_gets_a_miss(scratch, ope
             await trio.testing.wait_all_tasks_blocked()
             nursery.start_soon(late)
             await trio.testing.wait_all_tasks_blocked()
+
+
+async def test_what_is_leaving_already_is_not_asked_for_twice(scratch):
+    async with tiers_at(scratch, ddr_mib=8, write_wait_s=20, plane=FakePlane(passthrough=False)) as tiers:
+        for index in range(8):
+            await tiers.make(b"%d" % index, random_bytes(MIB))
+        first, second = [await tiers.begin(name) for name in (b"first", b"second")]
+        room = tiers.objects.room
+        gate, real = trio.Event(), tiers.mover.demote
+
+        async def demote(**job):
+            await gate.wait()
+            return await real(**job)
+
+        tiers.mover.demote = demote
+        with trio.fail_after(20):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(tiers.objects.grow, first, 2 * MIB)
+                await trio.testing.wait_all_tasks_blocked(0.05)
+                leaving = sum(blocks for _, blocks in room._leaving.values())
+                assert leaving
+                nursery.start_soon(tiers.objects.grow, second, MIB)
+                await trio.testing.wait_all_tasks_blocked(0.05)
+                more = sum(blocks for _, blocks in room._leaving.values()) - leaving
+                assert 0 < more <= MIB // BLOCK_BYTES, "for the second, and not again for the first"
+                gate.set()
+        for ino in (first, second):
+            await tiers.objects.release(ino, write=True)

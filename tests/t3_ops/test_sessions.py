@@ -7,6 +7,7 @@ import trio
 
 from kvd.errors import BusyError, NotFoundError
 from kvd.fs.hot_table import HOT_FH
+from kvd.policy.ageing import Hint
 from kvd.session.machine import RefusedError
 from kvd.session.sessions import AGE_TICK_S
 from kvd.session.verbs import NoSessionError
@@ -83,7 +84,7 @@ async def test_an_object_goes_with_its_name_and_a_policy_regroups_all(root) -> N
         names.rename(space.dirs, b"s", other.ino, b"s", 0, 2)
         await parts.look()
         assert parts.of(ino) == other.ino
-        space.tiers.objects.namespacing.set(b"dirs", {"session": "file"})
+        await space.tiers.objects.namespacing.set(b"dirs", {"session": "file"})
         parts.regroup()
         await parts.look()
         assert parts.of(ino) == ino
@@ -124,6 +125,20 @@ async def test_release_takes_a_session_out_of_ddr_and_resume_brings_it_back(root
         await space.verbs.moving.idle()
         assert [placements.get(ino).tier for ino in inos] == [Tier.DDR, Tier.DDR]
         assert space.verbs.resume_session(b"/dirs/s", prefetch=True).state == "idle"
+        nursery.cancel_scope.cancel()
+
+
+async def test_release_and_resume_are_hints_for_the_ageing_policy(root, monkeypatch) -> None:
+    async with space_at(root) as space, trio.open_nursery() as nursery:
+        nursery.start_soon(space.verbs.moving.run)
+        inos = [await space.store(name, space.folder) for name in (b"a", b"b")]
+        hints: list[tuple[int, Hint]] = []
+        monkeypatch.setattr(space.tiers.objects.worth, "hint", lambda ino, hint: hints.append((ino, hint)))
+        space.verbs.release_session(b"/dirs/s")
+        await space.verbs.moving.idle()
+        space.verbs.resume_session(b"/dirs/s")
+        await space.verbs.moving.idle()
+        assert hints == [(ino, hint) for hint in (Hint.RELEASE, Hint.RESUME) for ino in inos]
         nursery.cancel_scope.cancel()
 
 

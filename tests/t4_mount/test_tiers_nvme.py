@@ -15,7 +15,7 @@ def test_a_full_nvme_refuses_and_harms_nothing_and_recovers(passthrough):
     settings = {
         "fuse": {"passthrough": passthrough, "write_wait": "200ms"},
         "ddr": {"budget": 16 * MIB, "burst": 8 * MIB, "idle": "50ms"},
-        "nvme": {"capacity": 10 * MIB},
+        "nvme": {"capacity": 10 * MIB, "on_full": "refuse"},
     }
     with start_kvd(settings) as running:
         running.claim("demotion failed")

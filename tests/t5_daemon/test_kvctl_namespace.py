@@ -55,6 +55,25 @@ def test_documents(fake: Daemon) -> None:
     assert document(kvctl(fake.path, "--json", "namespace", "list")) == {"namespaces": []}
 
 
+def test_quotas(fake: Daemon) -> None:
+    sizes = ("--ddr-guaranteed", "2GiB", "--ddr-limit", "8GiB", "--nvme-limit", "1TiB", "--priority", "7")
+    shown = kvctl(fake.path, "namespace", "set", "llm", *sizes, "--on-full", "refuse")
+    assert shown.returncode == 0, shown.stderr
+    for words in ("2.0 GiB guaranteed, at most 8.0 GiB", "0 B guaranteed, at most 1.0 TiB", "priority    7", "refuse"):
+        assert words in shown.stdout
+    lines = kvctl(fake.path, "namespace", "quota", "llm").stdout.splitlines()
+    assert lines[0] == "llm: priority 7, on full refuse"
+    assert lines[1].split() == ["TIER", "GUARANTEED", "LIMIT", "USED", "BORROWED", "MAY", "TAKE", "OF"]
+    assert lines[2].split() == [
+        "ddr",
+        *["2.0", "GiB", "8.0", "GiB", "3.0", "GiB", "1.0", "GiB", "13.0", "GiB", "16.0", "GiB"],
+    ]
+    told = document(kvctl(fake.path, "--json", "namespace", "quota", "llm"))
+    assert told["tiers"][0]["borrowed_bytes"] == 1 << 30
+    made = document(kvctl(fake.path, "--json", "namespace", "create", "more", "--nvme-guaranteed", "1.5GiB"))
+    assert made["quota"]["nvme_guaranteed_bytes"] == 3 << 29
+
+
 def reversed_pairs(options: tuple[str, ...]) -> list[str]:
     return [word for pair in reversed(list(zip(options[::2], options[1::2], strict=True))) for word in pair]
 
@@ -90,6 +109,10 @@ def test_another_fingerprint_has_a_status_of_its_own(fake: Daemon, command: list
         (["namespace", "create", "llm"], 1, "is a namespace already"),
         (["namespace", "remove", "llm"], 1, "has content; --force"),
         (["namespace", "set", "llm"], 2, "nothing to change"),
+        (["namespace", "set", "llm", "--ddr-limit", "much"], 2, "--ddr-limit much"),
+        (["namespace", "set", "llm", "--on-full", "cry"], 2, "cry"),
+        (["namespace", "set", "llm", "--ddr-guaranteed", "1TiB"], 6, "can't be guaranteed"),
+        (["namespace", "quota", "nope"], 4, "no such namespace"),
         (["namespace", "set", "llm", "--admit", "some"], 2, "some"),
         (["namespace", "create", "x", "--fingerprint", "model"], 2, "write KEY=VALUE"),
         (["namespace", "create", "x", "--fingerprint", "a=1", "--fingerprint", "a=2"], 2, "given twice"),

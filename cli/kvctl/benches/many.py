@@ -136,9 +136,9 @@ def _rows(catalog: Catalog, objects: int, folders: int, dirs: int) -> Many:
         for index in range(dirs):
             db.execute("INSERT INTO dirs VALUES(?,?)", (index, pack_dirs([index])))
         db.execute(
-            f"INSERT INTO copy {number} SELECT ?+i, 1, packed, 0, {size}, ?, 1, blocks, ?, sums, 'raw', x'', 0"  # noqa: S608
+            f"INSERT INTO copy {number} SELECT ?+i, 1, packed, 0, {size}, ?, 1, blocks, ?, sums, 'raw', x'', 0, ?+i%?"  # noqa: S608
             f" FROM n CROSS JOIN zeros ON zeros.size={size} CROSS JOIN dirs ON dirs.number=i%?",
-            (objects, many.first_ino, now_ns, pack_runs(runs), dirs),
+            (objects, many.first_ino, now_ns, pack_runs(runs), parents[0], folders, dirs),
         )
         for sampled in range(min(SAMPLE, objects)):
             sums = _little(crc32c(many.content(sampled)))

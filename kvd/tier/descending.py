@@ -37,7 +37,7 @@ RATE_BYTES = 64 << 20
 """Of objects, a second: NVMe is there for readers and demotions first."""
 
 
-class Ageing:
+class Descending:
     """Goes through the objects on NVMe, for ever; `gone_down` counts those that went a step."""
 
     def __init__(self, catalog: Catalog, lives: Lives, books: Books, moves: Moves, room: Room) -> None:
@@ -49,7 +49,7 @@ class Ageing:
         self.gone_down = 0
 
     def __repr__(self) -> str:
-        return f"<Ageing {self.gone_down} gone down>"
+        return f"<Descending {self.gone_down} gone down>"
 
     async def run(self) -> None:
         """Look again and again."""
