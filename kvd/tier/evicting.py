@@ -152,12 +152,14 @@ class Evicting:
 
     async def _serve(self, nursery: trio.Nursery) -> None:
         made = True
+        served = list(self._asked)  # who comes meanwhile has another turn
         while made and (short := await self._short()) > 0:
             made = await self._evict(short, nursery)
         for asked in self._asked:
-            asked.made = made
-            asked.done.set()
-        self._asked.clear()
+            if asked in served:
+                asked.made = made
+                asked.done.set()
+        self._asked = [asked for asked in self._asked if not asked.done.is_set()]
         self._room.changed()
 
     async def _short(self) -> int:
