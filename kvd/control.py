@@ -99,11 +99,7 @@ class DaemonControl:
         directories = status.directories(self._objects.nvme)
         reasons += [f"nvme directory {each.path} is {each.state}: {each.reason}" for each in directories if each.reason]
         tiers = (await self._usage(Tier.DDR), await self._usage(Tier.NVME))
-        reasons += [
-            f"{tier.tier} tier is full"
-            for tier in tiers
-            if tier.used_bytes + tier.reserved_bytes + self._wanted_bytes(tier) >= tier.capacity_bytes
-        ]
+        reasons += [f"{tier.tier} tier is full" for tier in tiers if self._is_full(tier)]
         return Status(
             state="degraded" if reasons else "ok",
             reasons=tuple(reasons),
@@ -159,6 +155,13 @@ class DaemonControl:
             raise UnavailableError("the engine runs in process: there is no card to reset")
         await self._device.take_back()
         return status.engine(self._device, self._started_at_s)
+
+    def _is_full(self, tier: TierUsage) -> bool:
+        """Whether a tier has no room, and that is trouble: an NVMe tier that evicts is full for good, and refuses nothing."""
+        wanted_bytes = self._wanted_bytes(tier)
+        if tier.tier == "nvme" and self._config.nvme.on_full == "evict" and not wanted_bytes:
+            return False
+        return tier.used_bytes + tier.reserved_bytes + wanted_bytes >= tier.capacity_bytes
 
     def _wanted_bytes(self, tier: TierUsage) -> int:
         """Return what a full tier would have to hold more: a byte, or the object that NVMe refused."""

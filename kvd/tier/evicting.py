@@ -167,12 +167,14 @@ class Evicting:
             self._room.changed()
             return
         made = True
+        served = list(self._asked)  # who comes meanwhile has another turn
         while made and (short := await self._short()) > 0:
             made = await self._evict(short, nursery)
         for asked in self._asked:
-            asked.made = made
-            asked.done.set()
-        self._asked.clear()
+            if asked in served:
+                asked.made = made
+                asked.done.set()
+        self._asked = [asked for asked in self._asked if not asked.done.is_set()]
         self._room.changed()
 
     async def _make_for(self, asked: _Asked, nursery: trio.Nursery) -> bool:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-USES_AT_ONCE: Final = 1024
+USES_AT_ONCE: Final = 512
 """Objects that the policies are told of before others have their turn: some milliseconds."""
 
 
