@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
 from kvd.catalog.database import Database
+from kvd.catalog.forks import Forks
 from kvd.catalog.names import Names
 from kvd.catalog.namespaces import Namespaces
 from kvd.catalog.placements import Placements
@@ -24,14 +25,20 @@ class Catalog:
     placements: Placements
     namespaces: Namespaces
     sessions: SessionRows
+    forks: Forks
 
     @classmethod
     def open(cls, directory: Path, *, page_bytes: int) -> Self:
         """Open or make the catalogue in `directory`; see `Database` for the errors."""
-        db = Database(directory, page_bytes=page_bytes)
+        return cls.on(Database(directory, page_bytes=page_bytes))
+
+    @classmethod
+    def on(cls, db: Database) -> Self:
+        """Return the sides of a database."""
         names = Names(db)
         namespaces = Namespaces(db, names)
-        return cls(db, names, Placements(db), namespaces, SessionRows(db, names, namespaces))
+        sessions = SessionRows(db, names, namespaces)
+        return cls(db, names, Placements(db), namespaces, sessions, Forks(db, names, namespaces))
 
     def close(self) -> None:
         """Close it; harmless when closed."""

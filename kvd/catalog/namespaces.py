@@ -298,10 +298,14 @@ class Namespaces:
         self._db.execute("INSERT INTO meta VALUES(?,?)", (f"{GRAVE}{ino}", ino))
         self._names.changed(ino)
 
-    def _note_grave(self, ino: int) -> None:
+    def add_grave(self, ino: int) -> None:
+        """Take over a grave that `meta` has already (`kvd.catalog.forks`)."""
         self._graves.append(ino)
-        self._forget()
         self._tops.clear()
+
+    def _note_grave(self, ino: int) -> None:
+        self.add_grave(ino)
+        self._forget()
         self._remember_retired(ino)
 
     def _remember_retired(self, folder: int) -> None:

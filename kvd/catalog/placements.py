@@ -11,7 +11,7 @@ from kvd.catalog.packing import copy_blocks, pack_dirs, pack_runs, unpack_dirs, 
 from kvd.catalog.records import Copy, FaultRow, Placement
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from kvd.catalog.database import Database
 
@@ -26,6 +26,7 @@ class Placements:
     def __init__(self, db: Database) -> None:
         self._db = db
         self._page_bytes = int(db.meta("page_bytes"))
+        self.filling: Callable[[int], None] = lambda ino: None  # hears of each object that gets a writer
 
     # -- objects -------------------------------------------------------------------------------------------------
 
@@ -67,6 +68,7 @@ class Placements:
 
     def fill(self, ino: int) -> None:
         """Note that an object has a writer: after a crash its DDR bytes count for nothing."""
+        self.filling(ino)
         with self._db.transaction():
             self._db.execute("UPDATE object SET sealed=0 WHERE ino=?", (ino,))
             self._db.execute("UPDATE copy SET current=0 WHERE ino=?", (ino,))

@@ -8,10 +8,6 @@ from typing import TYPE_CHECKING
 
 from kvd.catalog.catalog import Catalog
 from kvd.catalog.database import Database
-from kvd.catalog.names import Names
-from kvd.catalog.namespaces import Namespaces
-from kvd.catalog.placements import Placements
-from kvd.catalog.sessions import SessionRows
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -32,8 +28,6 @@ def snapshot(path: Path) -> Iterator[Catalog]:
     """Open the catalogue at `path`; every write to it raises."""
     db = _Snapshot(path)
     try:
-        names = Names(db)
-        namespaces = Namespaces(db, names)
-        yield Catalog(db, names, Placements(db), namespaces, SessionRows(db, names, namespaces))
+        yield Catalog.on(db)
     finally:
         db.close()

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from kvd.tier.live import Live
     from kvd.tier.mover import Mover
     from kvd.tier.nvme import NvmeStore
+    from kvd.tier.storing import Made
     from kvd.tier.stream import Stream
 
 log = structlog.get_logger(__name__)
@@ -76,6 +77,10 @@ class Moves:
         finally:
             if fd != live.ddr_fd:
                 os.close(fd)
+        await self._made(live, made, leaves=leaves)
+
+    async def _made(self, live: Live, made: Made, *, leaves: bool) -> None:
+        """Let a new copy be the object's; its row is there."""
         with trio.CancelScope(shield=True):
             await self._books.copy_commit(live)
             old, live.copy, live.gen = live.copy, made.copy, made.copy.gen
@@ -84,6 +89,24 @@ class Moves:
             if old is not None:
                 await self._nvme.remove(old)
         self.counts.demoted_bytes += made.moved_bytes
+
+    async def twin(self, live: Live, fd: int) -> None:
+        """Make a new object of what another's DDR file holds, on NVMe; the caller holds that one's lock, too.
+
+        Raises
+        ------
+        OSError
+            As `copy_out`; the new object has nothing.
+        """
+        await self._made(live, await self._storing.store(live, fd, leaves=True, exact=True), leaves=True)
+
+    async def clone(self, live: Live, origin: Copy, *, share_only: bool = False) -> bool:
+        """Make a new object of another's copy; see `Storing.clone`. False: it was to share storage, and can't."""
+        made = await self._storing.clone(live, origin, share_only=share_only)
+        if made is None:
+            return False
+        await self._made(live, made, leaves=True)
+        return True
 
     async def _leave(self, live: Live, copy: Copy) -> None:
         """Let go of what DDR has: the catalogue has the object on NVMe."""

@@ -19,6 +19,7 @@ from kvd.errors import BusyError, DamagedError, NoSpaceError, NotFoundError
 from kvd.tier.admission import Admission
 from kvd.tier.ageing import Ageing
 from kvd.tier.describer import Describer
+from kvd.tier.forking import Forking
 from kvd.tier.index import Index
 from kvd.tier.lives import Lives
 from kvd.tier.mending import Mending
@@ -119,6 +120,7 @@ class Objects:
         self.create = self._opening.create
         self.release = self._opening.release
         self.grow = self.writing.grow
+        self.forking = Forking(catalog, self, books)
         self.on_unpin: Callable[[int], None] = lambda _ino: None
         """Hears of each object that is not pinned any more."""
 
