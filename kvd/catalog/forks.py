@@ -56,7 +56,7 @@ class Forks:
     def members(self, folder: int, limit: int) -> list[Member]:
         """Return all that is below a directory, in the order in which it got its names; E2BIG beyond `limit`.
 
-        At one go: what is told is there at one moment. A thousand names take about 5 ms.
+        At one go: what is told is there at one moment. A thousand names take some 5 ms.
         """
         found: list[Member] = []
         pending = [folder]

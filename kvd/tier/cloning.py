@@ -9,12 +9,14 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING
 
 from kvd.tier.extents import data_extents
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from kvd.catalog.records import Copy
@@ -57,20 +59,18 @@ class Cloning:
         for part, index in zip(files.parts, origin.dirs, strict=True):
             directory = self._nvme.directories[index]
             source = self._nvme.file(index, origin.ino, origin.gen)
-            shared = index not in self._cannot and await directory.run(
-                partial(_share, source, part.path), doing="clone a file", write=True
-            )
-            if not shared:
+            if index not in self._cannot:
+                if await directory.run(partial(_share, source, part.path), doing="clone a file", write=True):
+                    continue
                 self._cannot.add(index)
-                if share_only:
-                    return None
-                extents = await directory.run(
-                    partial(_extents, source, origin.size), doing="look at a file", write=False
-                )
-                for piece in pieces(extents, PIECE_BYTES):
-                    await directory.run(partial(_copy, source, part.path, piece), doing="copy a file", write=True)
-                    moved_bytes += sum(end - start for start, end in piece)
-            await directory.run(partial(_end, part.path, origin.size), doing="make a file durable", write=True)
+            if share_only:
+                return None
+            extents = await directory.run(partial(_extents, source, origin.size), doing="look at a file", write=False)
+            todo = pieces(extents, PIECE_BYTES) or [[]]
+            for piece in todo:
+                whole = origin.size if piece is todo[-1] else None
+                await directory.run(partial(_copy, source, part.path, piece, whole), doing="copy a file", write=True)
+                moved_bytes += sum(end - start for start, end in piece)
         return moved_bytes
 
 
@@ -104,48 +104,40 @@ def copy_ranges(source_fd: int, to_fd: int, ranges: list[tuple[int, int]]) -> No
 
 
 def _share(source: Path, to: Path) -> bool:
-    """Let a file share the storage of another; False if they can't."""
-    source_fd, to_fd = _open(source, to)
-    try:
-        fcntl.ioctl(to_fd, FICLONE, source_fd)
-    except OSError as error:
-        if error.errno in _CANT_SHARE:
-            return False
-        raise
-    finally:
-        os.close(source_fd)
-        os.close(to_fd)
+    """Let a file share the storage of another, durably; False if they can't."""
+    with _opened(source, to) as (source_fd, to_fd):
+        try:
+            fcntl.ioctl(to_fd, FICLONE, source_fd)
+        except OSError as error:
+            if error.errno in _CANT_SHARE:
+                return False
+            raise
+        _end(to, to_fd)
     return True
 
 
 def _extents(source: Path, size: int) -> list[tuple[int, int]]:
-    fd = os.open(source, os.O_RDONLY | os.O_CLOEXEC)
+    fd = os.open(source, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     try:
         return data_extents(fd, min(size, os.fstat(fd).st_size))
     finally:
         os.close(fd)
 
 
-def _copy(source: Path, to: Path, ranges: list[tuple[int, int]]) -> None:
-    source_fd, to_fd = _open(source, to)
-    try:
+def _copy(source: Path, to: Path, ranges: list[tuple[int, int]], size: int | None) -> None:
+    """Copy byte ranges; with `size` they are the last ones, and the file gets that length."""
+    with _opened(source, to) as (source_fd, to_fd):
         copy_ranges(source_fd, to_fd, ranges)
-        os.fdatasync(to_fd)
-        for fd in (source_fd, to_fd):  # copies are read past the page cache
-            os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
-    finally:
-        os.close(source_fd)
-        os.close(to_fd)
+        if size is not None:
+            os.ftruncate(to_fd, size)
+            _end(to, to_fd)
+            for fd in (source_fd, to_fd):  # copies are read past the page cache
+                os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
 
 
-def _end(path: Path, size: int) -> None:
-    """Give a file its length, and make it durable with its name."""
-    fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
-    try:
-        os.ftruncate(fd, size)
-        os.fsync(fd)
-    finally:
-        os.close(fd)
+def _end(path: Path, fd: int) -> None:
+    """Make a file durable, with its name."""
+    os.fsync(fd)
     folder_fd = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(folder_fd)
@@ -153,10 +145,15 @@ def _end(path: Path, size: int) -> None:
         os.close(folder_fd)
 
 
-def _open(source: Path, to: Path) -> tuple[int, int]:
+@contextmanager
+def _opened(source: Path, to: Path) -> Iterator[tuple[int, int]]:
+    """Open a file to read and another to write, as they are on the drive or in the page cache."""
     source_fd = os.open(source, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     try:
-        return source_fd, os.open(to, os.O_WRONLY | os.O_CLOEXEC)
-    except BaseException:
+        to_fd = os.open(to, os.O_WRONLY | os.O_CLOEXEC)
+        try:
+            yield source_fd, to_fd
+        finally:
+            os.close(to_fd)
+    finally:
         os.close(source_fd)
-        raise

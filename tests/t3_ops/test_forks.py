@@ -19,6 +19,8 @@ from kvd.tier import cloning
 from kvdriver import Tier
 from kvdriver.abi import State
 from support.forked import ALL, BLOCKS, content, fill, fork, nothing_is_left, write
+from support.formatted import LAYOUT, opaque
+from support.ladder_space import ladder_at
 from support.session_space import space_at
 from support.tiers import MIB
 
@@ -167,6 +169,19 @@ async def test_up_to_a_block(root, at, names) -> None:
             each.name + b"/" for each in tree.listing(made) if each.inode.is_dir and not tree.listing(each.inode.ino)
         ]
         assert sorted(found) == names
+
+
+@pytest.mark.parametrize("cold", [False, True])
+async def test_what_is_kept_in_a_lossy_format_is_the_same_of_both(root, cold) -> None:
+    stored = opaque()
+    async with ladder_at(root, "int8", LAYOUT) as space:
+        ino = await space.make(b"a", stored.content)
+        if cold:
+            await space.tiers.objects.demote(ino)
+        child = (await space.tiers.sessions.fork_session(b"/ns/a", b"/ns/b", ALL)).ino
+        assert space.copy(child).format == ("int8" if cold else "raw")
+        assert await space.tiers.read(child) == await space.tiers.read(ino)
+        assert (await space.tiers.read(child) == stored.content) is not cold, "a fork loses nothing by itself"
 
 
 # -- files ------------------------------------------------------------------------------------------------------------

@@ -143,23 +143,22 @@ def test_ended_in_every_order(mounted: Mounted, space: Path, client: Client, ord
         mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as mapping,
     ):
         for name in order[:-1]:
-            client.end(space / name)
+            end(client, space / name)
             del left[name]
             assert not (space / name).exists()
             for other, expected in left.items():
                 assert digests(space / other) == expected
         assert digest(mapping[:]) == EXPECTED["block-0"]
-    client_waits(client, space / order[-1])
-    client.end(space / order[-1])
+    end(client, space / order[-1])
     assert os.listdir(space) == []
 
 
-def client_waits(client: Client, session: Path) -> None:
-    """Wait until the release of a mapping has reached the daemon."""
+def end(client: Client, session: Path) -> None:
+    """End a session when the releases of what was read have reached the daemon."""
     deadline_s = time.monotonic() + WAIT_S
     while client.session(session).open_objects:
         assert time.monotonic() < deadline_s
-        time.sleep(0.01)  # between two looks
+    client.end(session)
 
 
 def test_with_a_writer_there_is_no_fork(mounted: Mounted, space: Path, client: Client) -> None:
