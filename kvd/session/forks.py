@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import structlog
 import trio
 
-from kvd.catalog.names import NAME_BYTES_MAX, fail
+from kvd.catalog.names import NAME_BYTES_MAX
 from kvd.catalog.namespaces import is_name
 from kvd.errors import (
     BusyError,
@@ -90,8 +90,10 @@ class Forks:
             began_s = trio.current_time()
             make = self._folder if session.is_dir else self._file
             with _told(new_path):
+                self._check(session, parent, name)  # it has waited
                 ino = await make(session, parent, name, at)
-        log.info("session forked", ino=session.ino, fork=ino, path=new_path, took_s=trio.current_time() - began_s)
+            took_s = round(trio.current_time() - began_s, 3)
+        log.info("session forked", ino=session.ino, fork=ino, path=new_path, took_s=took_s)
         return self._names.inode(ino)
 
     def _check(self, session: Inode, parent: int, name: bytes) -> None:
@@ -103,10 +105,11 @@ class Forks:
                 "right below a namespace whose sessions are directories" if session.is_dir else "not within a session"
             )
             raise InvalidError(f"a fork of this session has its place {where}")
-        if self._catalog.namespaces.is_dead(session.ino):
-            raise fail(errno.ENOENT)
+        now = self._names.inode(session.ino)
+        if not now.nlink or self._catalog.namespaces.is_dead(now.ino):
+            raise NotFoundError("the session has ended")
         self._catalog.namespaces.refuse_dead(parent)
-        self._catalog.namespaces.check_link(self._names.inode(session.ino), 0, parent)
+        self._catalog.namespaces.check_link(now, 0, parent)
         if self._names.lookup(parent, name) is not None:
             raise ExistsError(f"{os.fsdecode(name)}: is there already")
 
@@ -171,7 +174,10 @@ class Forks:
             raise InvalidError("a session that is a file has no blocks with names: say how many bytes or tokens")
         wanted = size if at.count is None else at.count
         if at.tokens is not None:
-            wanted = at.tokens * at.bytes_per_token or self._token_end(session, at.tokens)
+            if min(at.tokens, at.bytes_per_token) < 0:
+                raise InvalidError("tokens and their bytes are counted from 0")
+            whole = at.tokens * at.bytes_per_token
+            wanted = whole if at.bytes_per_token else self._token_end(session, at.tokens)
         if not 0 <= wanted <= size:
             raise InvalidError(f"it has {size} bytes, not {wanted}")
         return wanted

@@ -195,6 +195,7 @@ async def test_what_is_kept_in_a_lossy_format_is_the_same_of_both(root, cold) ->
         (ForkPoint(count=200_000), 200_000),
         (ForkPoint(count=70_001), 70_001),
         (ForkPoint(count=0), 0),
+        (ForkPoint(tokens=0, bytes_per_token=4096), 0),
         (ForkPoint(tokens=3, bytes_per_token=4096), 12288),
         (ForkPoint(tokens=10), 64 + 10 * 8 * 16 * 2),
     ],

@@ -8,6 +8,7 @@ from functools import partial
 
 import pytest
 import trio
+import trio.testing
 
 from kvd.api.sessions import ForkPoint
 from kvd.errors import (
@@ -48,7 +49,8 @@ from support.tiers import PAGE_BYTES
         ("/files/a", "/files/f", ForkPoint(until="b1"), InvalidError, "no blocks with names"),
         ("/files/a", "/files/f", ForkPoint(count=1 << 40), InvalidError, "65536 bytes, not"),
         ("/files/a", "/files/f", ForkPoint(tokens=3), InvalidError, "where a token ends"),
-        ("/files/a", "/files/f", ForkPoint(tokens=-1, bytes_per_token=8), InvalidError, "65536 bytes, not -8"),
+        ("/files/a", "/files/f", ForkPoint(tokens=-1, bytes_per_token=8), InvalidError, "from 0"),
+        ("/files/a", "/files/f", ForkPoint(tokens=-1, bytes_per_token=-8), InvalidError, "from 0"),
         ("/files/a", "/print/f", ALL, MismatchError, "another fingerprint"),
     ],
 )
@@ -145,6 +147,8 @@ async def test_an_object_that_is_removed_and_a_session_that_ends_meanwhile(root,
 
         during(space, close)
         with pytest.raises((NotFoundError, BusyError)):
+            await fork(space)
+        with pytest.raises(NotFoundError, match="no such file"):
             await fork(space)
         await nothing_is_left(space, 0, 0)
 
@@ -254,3 +258,28 @@ async def test_a_start_finds_forks_whole_and_removes_what_was_half_made(root) ->
             await space.tiers.objects.demote(each.inode.ino)
         nvme = await space.tiers.used_blocks(Tier.NVME)
         await nothing_is_left(space, await space.tiers.used_blocks(Tier.DDR), nvme)
+
+
+async def test_who_waits_for_its_turn_while_the_session_ends_forks_nothing(root, monkeypatch) -> None:
+    monkeypatch.setattr(forks, "FORKS_AT_ONCE", 1)
+    async with space_at(root) as space:
+        await fill(space)
+        refused = []
+
+        async def second() -> None:
+            with pytest.raises(NotFoundError, match="ended"):
+                await fork(space, new="/dirs/g")
+            refused.append("g")
+
+        async with trio.open_nursery() as nursery:
+
+            async def meanwhile() -> None:
+                nursery.start_soon(second)
+                await trio.testing.wait_all_tasks_blocked()
+                await space.verbs.close_session(b"/dirs/s")
+
+            during(space, meanwhile)
+            with pytest.raises((NotFoundError, BusyError)):
+                await fork(space)
+        assert refused == ["g"]
+        await nothing_is_left(space, 0, 0)
