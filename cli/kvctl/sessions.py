@@ -178,15 +178,30 @@ def prefetch(paths: Paths, /, *, ctl: Context) -> int:
 
 
 @app.command
-def fork(path: Path, /, *, ctl: Context) -> int:
-    """Make a session that shares another's pages. Not yet: the daemon refuses.
+def fork(
+    path: Path, new: Path, /, *, until: str = "", tokens: int | None = None, bytes_per_token: int = 0, ctl: Context
+) -> int:
+    """Make a session that has what another has, up to a point. What becomes of the one is nothing to the other.
 
     Parameters
     ----------
     path
         A session.
+    new
+        Where the new one is to be; nothing is there yet.
+    until
+        Of a directory the last block's name, or how many blocks; of a file how many bytes. A name that is a number: ./12.
+    tokens
+        Of a file how many tokens, as the layout of its namespace says.
+    bytes_per_token
+        What a token takes, where no layout says it.
     """
-    return _tell(ctl, (path,), lambda inside: ctl.client.post("session/fork", {"path": inside}))
+    wish: dict[str, Any] = {"new_path": names.to_wire(ctl.inside([new])[0])}
+    if until:
+        wish["count" if until.isascii() and until.isdigit() else "until"] = int(until) if until.isdigit() else until
+    if tokens is not None:
+        wish |= {"tokens": tokens, "bytes_per_token": bytes_per_token}
+    return _tell(ctl, (path,), lambda inside: next(ctl.client.stream("session/fork", {"path": inside, **wish})))
 
 
 @app.command

@@ -19,6 +19,7 @@ import trio
 
 from kvd.api import wire
 from kvd.api.endpoint import listening
+from kvd.api.sessions import ForkPoint
 from kvd.api.shapes import API_VERSION
 
 if TYPE_CHECKING:
@@ -46,6 +47,11 @@ class Question:
 
     op: str
     path: str = ""
+    new_path: str = ""
+    until: str = ""
+    count: int | None = None
+    tokens: int | None = None
+    bytes_per_token: int = 0
     pin: str = "soft"
     for_s: float = 0.0
     ttl_s: float = 0.0
@@ -235,6 +241,14 @@ class _Connection:
             case "pin":
                 changed = await sessions.pin_session(path, question.pin, for_s=question.for_s)
                 return msgspec.json.encode(Done(changed=changed))
+            case "fork":
+                at = ForkPoint(
+                    until=question.until,
+                    count=question.count,
+                    tokens=question.tokens,
+                    bytes_per_token=question.bytes_per_token,
+                )
+                return wire.dump(await sessions.fork_session(path, wire.path_of(question.new_path), at))
             case "close":
                 await sessions.close_session(path)
                 return msgspec.json.encode(Done())

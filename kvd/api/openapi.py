@@ -42,6 +42,7 @@ _SHAPES = (
     shapes.Closed,
     shapes.PinRequest,
     shapes.TtlRequest,
+    shapes.ForkRequest,
     shapes.Failure,
 )
 

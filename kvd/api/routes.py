@@ -339,8 +339,16 @@ ROUTES: Final = (
             ("release", "Say that a session is not needed soon", Routes.release_session),
             ("resume", "Say that it is needed soon", Routes.resume_session),
             ("prefetch", "Guess that it is needed soon", Routes.prefetch_session),
-            ("fork", "Share its pages with a new one (not yet)", Routes.fork_session),
         )
+    ),
+    Route(
+        method="POST",
+        path="/v1/session/fork",
+        summary="Make one of it, up to a point; describe the new one",
+        result=SessionEntry,
+        handler=Routes.fork_session,
+        body=shapes.ForkRequest,
+        streams=True,
     ),
     _post("/v1/session/close", "End it, with its content", shapes.PathRequest, shapes.Closed, Routes.close_session),
     _post("/v1/session/pin", "Pin or unpin it", shapes.PinRequest, shapes.Changed, Routes.pin_session),

@@ -2,31 +2,25 @@
 
 from __future__ import annotations
 
-import errno
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 from kvd.api import shapes, wire
 from kvd.api.answers import answer, body_of
+from kvd.api.sessions import ForkPoint
 from kvd.api.stream import Operation
-from kvd.errors import KvdError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import AsyncIterator, Iterator
 
     from starlette.requests import Request
     from starlette.types import ASGIApp
 
     from kvd.api.backend import Control
+    from kvd.api.sessions import SessionEntry
 
 WATCHERS_MAX: Final = 16
-"""Clients that list sessions, or watch them, at a time."""
-
-
-class NotYetError(KvdError):
-    """Something that is described and not made yet."""
-
-    errno = errno.ENOSYS
+"""Clients that list sessions, watch them or fork one, at a time."""
 
 
 class SessionRoutes:
@@ -39,7 +33,9 @@ class SessionRoutes:
     @contextmanager
     def _seat(self) -> Iterator[None]:
         if self._watching >= WATCHERS_MAX:
-            raise wire.TooManyError(f"{WATCHERS_MAX} clients list or watch sessions; try again when one has ended")
+            raise wire.TooManyError(
+                f"{WATCHERS_MAX} clients list, watch or fork sessions; try again when one has ended"
+            )
         self._watching += 1
         try:
             yield
@@ -92,6 +88,12 @@ class SessionRoutes:
         return answer(self._control.sessions.live_session(path, wish.ttl_s, refresh=wish.refresh))
 
     async def fork_session(self, request: Request) -> ASGIApp:
-        """Refuse: the tiers can't share pages between objects yet."""
-        wire.body_path(await body_of(request))
-        raise NotYetError("sessions can't be forked yet")
+        """Stream one `SessionEntry`: a fork may take long, and who waits for it may go away."""
+        wish = wire.body_shape(await body_of(request), shapes.ForkRequest)
+        at = ForkPoint(until=wish.until, count=wish.count, tokens=wish.tokens, bytes_per_token=wish.bytes_per_token)
+        path, new_path = wire.path_of(wish.path), wire.path_of(wish.new_path)
+
+        async def fork() -> AsyncIterator[SessionEntry]:
+            yield await self._control.sessions.fork_session(path, new_path, at)
+
+        return Operation(fork, self._seat())

@@ -103,6 +103,26 @@ class LeaseGrant:
     for_s: float
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForkPoint:
+    """How far a fork has what the session has; nothing said: all of it.
+
+    Attributes
+    ----------
+    until
+        The last block's name within a session that is a directory.
+    count
+        How many blocks, in the order in which they got their names; of a session that is a file how many bytes.
+    tokens
+        How many tokens of a file: of `bytes_per_token` each, or where that is 0 as the namespace's layout says.
+    """
+
+    until: str = ""
+    count: int | None = None
+    tokens: int | None = None
+    bytes_per_token: int = 0
+
+
 class SessionControl(Protocol):
     """What the control API can ask of sessions. Errors are `kvd.errors.KvdError`.
 
@@ -139,6 +159,13 @@ class SessionControl(Protocol):
 
     async def close_session(self, path: bytes) -> None:
         """End it: its names go, and with them its content. `BusyError` while somebody has it open or leased."""
+        ...
+
+    async def fork_session(self, path: bytes, new_path: bytes, at: ForkPoint) -> SessionEntry:
+        """Make a session that has what it has up to a point; describe the new one.
+
+        `BusyError` while an object that the fork would have has a writer, `ExistsError` if `new_path` is there.
+        """
         ...
 
     async def pin_session(self, path: bytes, pin: str, *, for_s: float = 0.0) -> int:

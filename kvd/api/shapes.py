@@ -156,6 +156,18 @@ class TtlRequest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ForkRequest:
+    """Body of session/fork: where the new session is to be, and how far it has what the old one has; see docs/sessions.md."""
+
+    path: str
+    new_path: str
+    until: str = ""
+    count: int | None = None
+    tokens: int | None = None
+    bytes_per_token: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FsckRequest:
     """Body of fsck: whether to verify every page on NVMe, and whether to repair."""
 

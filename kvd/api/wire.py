@@ -40,7 +40,6 @@ _HTTP_STATUS: Final = {
     errno.ENXIO: 503,
     errno.EAGAIN: 503,
     errno.EOPNOTSUPP: 400,
-    errno.ENOSYS: 501,
 }
 HTTP_INTERNAL: Final = 500
 

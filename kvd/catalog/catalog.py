@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Self
 from kvd.catalog.chains import Chains
 from kvd.catalog.charges import Charges
 from kvd.catalog.database import Database
+from kvd.catalog.forks import Forks
 from kvd.catalog.names import Names
 from kvd.catalog.namespaces import Namespaces
 from kvd.catalog.placements import Placements
@@ -28,6 +29,7 @@ class Catalog:
     sessions: SessionRows
     chains: Chains
     charges: Charges
+    forks: Forks
 
     @classmethod
     def open(cls, directory: Path, *, page_bytes: int) -> Self:
@@ -44,7 +46,8 @@ class Catalog:
         sessions = SessionRows(db, names, namespaces)
         chains = Chains(db, names, namespaces)
         charges = Charges(db, names, namespaces, chains)
-        return cls(db, names, placements, namespaces, sessions, chains, charges)
+        forks = Forks(db, names, namespaces)
+        return cls(db, names, placements, namespaces, sessions, chains, charges, forks)
 
     def close(self) -> None:
         """Close it; harmless when closed."""

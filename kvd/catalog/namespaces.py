@@ -57,6 +57,7 @@ class Namespaces:
         self._graves = [
             int(row[0]) for row in db.execute("SELECT value FROM meta WHERE key GLOB ? ORDER BY value", (GRAVE + "*",))
         ]
+        self.rising: dict[int, int] = {}  # graves of forks that are made; they count to where they will be
 
     def __repr__(self) -> str:
         return f"<Namespaces {self._count}, {len(self._graves)} graves>"
@@ -144,7 +145,7 @@ class Namespaces:
         while (top := self._tops.get(at)) is None:
             row = self._db.execute("SELECT parent FROM dentry WHERE ino=? LIMIT 1", (at,)).fetchone()
             if row is None or row[0] == ROOT_INO:
-                top = at
+                top = self.rising.get(at, at)
                 break
             passed.append(at)
             at = int(row[0])
@@ -315,10 +316,14 @@ class Namespaces:
         self._db.execute("INSERT INTO meta VALUES(?,?)", (f"{GRAVE}{ino}", ino))
         self._names.changed(ino)
 
-    def _note_grave(self, ino: int) -> None:
+    def add_grave(self, ino: int) -> None:
+        """Take over a grave that `meta` has already (`kvd.catalog.forks`)."""
         self._graves.append(ino)
-        self._forget()
         self._tops.clear()
+
+    def _note_grave(self, ino: int) -> None:
+        self.add_grave(ino)
+        self._forget()
         self._remember_retired(ino)
 
     def _remember_retired(self, folder: int) -> None:

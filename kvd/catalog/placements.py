@@ -28,6 +28,7 @@ class Placements:
         self._page_bytes = int(db.meta("page_bytes"))
         self.top_of: Callable[[int], int] = lambda _ino: 0
         """Tells what a new copy is charged to (`kvd.catalog.namespaces.Namespaces.charged`)."""
+        self.filling: Callable[[int], None] = lambda ino: None  # hears of each object that gets a writer
 
     # -- objects -------------------------------------------------------------------------------------------------
 
@@ -69,6 +70,7 @@ class Placements:
 
     def fill(self, ino: int) -> None:
         """Note that an object has a writer: after a crash its DDR bytes count for nothing."""
+        self.filling(ino)
         with self._db.transaction():
             self._db.execute("UPDATE object SET sealed=0 WHERE ino=?", (ino,))
             self._db.execute("UPDATE copy SET current=0 WHERE ino=?", (ino,))

@@ -56,9 +56,14 @@ class SessionRows:
         """Whether an inode is a session by itself, not only a part of one."""
         if not is_dir:
             return self.of(ino) == ino
-        parent = self._folder_of(ino)
-        namespace = None if parent == ROOT_INO else self._namespaces.of(parent)
-        return namespace is not None and namespace.session == "directory" and parent == namespace.ino
+        return self.has_place(self._folder_of(ino), is_dir=True)
+
+    def has_place(self, folder: int, *, is_dir: bool) -> bool:
+        """Whether what is right below a directory is a session by itself."""
+        namespace = None if folder == ROOT_INO else self._namespaces.of(folder)
+        if namespace is None or namespace.session != "directory":
+            return not is_dir
+        return folder == namespace.ino
 
     def _folder_of(self, ino: int) -> int:
         row = self._db.execute("SELECT parent FROM dentry WHERE ino=? LIMIT 1", (ino,)).fetchone()

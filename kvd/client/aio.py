@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 import trio
 
 from kvd.client import calls, paths
-from kvd.client.calls import ANSWER_S_MAX, PACKET_BYTES_MAX, Call, ClientError, Entry, answer_of
+from kvd.client.calls import PACKET_BYTES_MAX, Call, ClientError, Entry, answer_of
 from kvd.client.mapping import Mapping
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ class TrioClient:
     async def _ask(self, call: Call[T]) -> T:
         async with self._turn:
             try:
-                with trio.fail_after(ANSWER_S_MAX):
+                with trio.fail_after(call.wait_s):
                     await self._socket.send(call.packet)
                     packet = await self._socket.recv(PACKET_BYTES_MAX + 1)
             except BaseException as error:
@@ -90,6 +90,19 @@ class TrioClient:
     async def pin(self, path: str | os.PathLike[str], kind: str = "soft", *, for_s: float = 0.0) -> int:
         """Pin ``soft`` or ``hard``, or unpin (``none``); return how many objects changed."""
         return await self._ask(calls.pin(self._inside(path), kind, for_s))
+
+    async def fork(
+        self,
+        path: str | os.PathLike[str],
+        new_path: str | os.PathLike[str],
+        *,
+        until: str | int | None = None,
+        tokens: int | None = None,
+        bytes_per_token: int = 0,
+    ) -> Entry:
+        """Make a session that has what another has, up to a point; see `kvd.client.Client.fork`."""
+        inside = self._inside(new_path)
+        return await self._ask(calls.fork(self._inside(path), inside, until, tokens, bytes_per_token))
 
     async def end(self, path: str | os.PathLike[str]) -> None:
         """End a session with its content; ``EBUSY`` while somebody uses it."""

@@ -19,6 +19,8 @@ NAMES_MAX: Final = 4096
 """Names in one question."""
 ANSWER_S_MAX: Final = 60.0
 """A daemon that says nothing for so long hangs."""
+FORK_S_MAX: Final = 600.0
+"""The same while it forks a session, whose bytes it may have to copy."""
 
 T = TypeVar("T")
 
@@ -33,10 +35,11 @@ class ClientError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Call(Generic[T]):
-    """A question, and what makes a value of its answer."""
+    """A question, what makes a value of its answer, and how long that may take, in seconds."""
 
     packet: bytes
     parse: Callable[[dict[str, Any]], T]
+    wait_s: float = ANSWER_S_MAX
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,6 +100,16 @@ def ttl(path: str, ttl_s: float, *, refresh: bool) -> Call[float]:
 def pin(path: str, kind: str, for_s: float) -> Call[int]:
     """Pin or unpin; the answer is how many objects changed."""
     return Call(_packet(op="pin", path=path, pin=kind, for_s=for_s), lambda found: int(found["changed"]))
+
+
+def fork(path: str, new_path: str, until: str | int | None, tokens: int | None, bytes_per_token: int) -> Call[Entry]:
+    """Make a session of another, up to a block by name, to so many blocks, bytes or tokens; the answer is the new one."""
+    question: dict[str, Any] = {"path": path, "new_path": new_path}
+    if until is not None:
+        question["until" if isinstance(until, str) else "count"] = until
+    if tokens is not None:
+        question |= {"tokens": tokens, "bytes_per_token": bytes_per_token}
+    return Call(_packet(op="fork", **question), _entry, wait_s=FORK_S_MAX)
 
 
 def close(path: str) -> Call[None]:

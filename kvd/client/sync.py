@@ -39,7 +39,7 @@ class Client:
         where = calls.socket_path(socket_path)
         self._lock = threading.Lock()
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC)
-        self._socket.settimeout(ANSWER_S_MAX)
+        self._socket.settimeout(ANSWER_S_MAX)  # of the connect
         try:
             self._socket.connect(where)
             self.mount = self._ask(calls.hello())
@@ -68,6 +68,7 @@ class Client:
     def _ask(self, call: Call[T]) -> T:
         with self._lock:
             try:
+                self._socket.settimeout(call.wait_s)
                 self._socket.send(call.packet)
                 packet = self._socket.recv(PACKET_BYTES_MAX + 1)
             except OSError as error:
@@ -135,6 +136,30 @@ class Client:
     def pin(self, path: str | os.PathLike[str], kind: str = "soft", *, for_s: float = 0.0) -> int:
         """Pin ``soft`` or ``hard``, or unpin (``none``); return how many objects changed."""
         return self._ask(calls.pin(self._inside(path), kind, for_s))
+
+    def fork(
+        self,
+        path: str | os.PathLike[str],
+        new_path: str | os.PathLike[str],
+        *,
+        until: str | int | None = None,
+        tokens: int | None = None,
+        bytes_per_token: int = 0,
+    ) -> Session:
+        """Make a session that has what another has, up to a point; `code` is ``EBUSY`` while one of its objects has a writer.
+
+        Parameters
+        ----------
+        path, new_path
+            The session, and the new one, which must not be there yet.
+        until
+            Of a directory the last block's name, or how many; of a file how many bytes. None: all.
+        tokens, bytes_per_token
+            Of a file how many tokens; as the namespace's layout says where `bytes_per_token` is 0.
+        """
+        new = self._inside(new_path)
+        self._ask(calls.fork(self._inside(path), new, until, tokens, bytes_per_token))
+        return Session(self, new)
 
     def end(self, path: str | os.PathLike[str]) -> None:
         """End a session with its content; ``EBUSY`` while somebody uses it."""
@@ -224,6 +249,17 @@ class Session:
     def resume(self) -> str:
         """See `Client.resume`."""
         return self._client.resume(self.path)
+
+    def fork(
+        self,
+        new_path: str | os.PathLike[str],
+        *,
+        until: str | int | None = None,
+        tokens: int | None = None,
+        bytes_per_token: int = 0,
+    ) -> Session:
+        """See `Client.fork`."""
+        return self._client.fork(self.path, new_path, until=until, tokens=tokens, bytes_per_token=bytes_per_token)
 
     def end(self) -> None:
         """See `Client.end`."""

@@ -74,6 +74,18 @@ class Declaration:
             raise LayoutError(f"{size} bytes, not the {known + self.header_bytes} that the namespace declares")
         return tuple(body // known if length is None else length for _, length in self.axes)
 
+    def token_end(self, tokens: int) -> int | None:
+        """Return where the first so many tokens of an object end, in bytes; None where they do not lie one after the other."""
+        for at, (axis, length) in enumerate(self.axes):
+            if axis is Axis.TOKENS:
+                rest = [each for _, each in self.axes[at + 1 :] if each is not None]
+                if len(rest) < len(self.axes) - at - 1:
+                    return None
+                return self.header_bytes + tokens * math.prod(rest) * WIDE_BYTES
+            if axis is not Axis.BLOCKS and length != 1:
+                return None
+        return None
+
 
 def parse_declaration(text: str) -> Declaration:
     """Return what a namespace's sentence means, such as ``fp16 kv=2 tokens heads=8 dim=128``.

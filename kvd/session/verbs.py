@@ -13,6 +13,7 @@ import trio
 from kvd.api.sessions import LeaseGrant, SessionChange, SessionDetail, SessionEntry, SessionStatus
 from kvd.catalog.records import NS, Pin
 from kvd.errors import BusyError, InvalidError, KvdError, NotFoundError
+from kvd.session.forks import Forks
 from kvd.session.leases import Leases, Peer
 from kvd.session.lifetimes import Lifetimes
 from kvd.session.moving import Moving
@@ -23,7 +24,7 @@ from kvdriver.abi import Event, State
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
-    from kvd.api.sessions import Socket
+    from kvd.api.sessions import ForkPoint, Socket
     from kvd.catalog.catalog import Catalog
     from kvd.catalog.records import Inode, Said
     from kvd.session.session import Change
@@ -60,6 +61,7 @@ class SessionVerbs:
         self.leases = Leases(self.parts)
         self.leases.on_free = self._freed
         self.moving = Moving(catalog, objects, self.parts)
+        self.forks = Forks(catalog, objects)
 
     def __repr__(self) -> str:
         return f"<SessionVerbs {self.parts!r} {self.leases!r}>"
@@ -260,6 +262,10 @@ class SessionVerbs:
         else:
             self.lifetimes.vanish_file(said)
         await self._catalog.db.sync()
+
+    async def fork_session(self, path: bytes, new_path: bytes, at: ForkPoint) -> SessionEntry:
+        """Make a session that has what another has up to a point."""
+        return self.entry(await self.forks.fork(self._session_of(path), new_path, at))
 
     async def pin_session(self, path: bytes, pin: str, *, for_s: float = 0.0) -> int:
         """Pin or unpin a session, or an object by itself."""

@@ -11,7 +11,7 @@ import errno
 import os
 import time
 from dataclasses import replace
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import structlog
 import trio
@@ -20,12 +20,13 @@ from kvd.errors import DamagedError, OfflineError, VanishedError
 from kvd.format.errors import StoredFileError
 from kvd.tier.directory import DirectoryOfflineError
 from kvd.tier.extents import copy_charges
+from kvd.tier.makingroom import in_room, no_room
 from kvd.tier.mover import ChecksumError
 from kvd.tier.storing import MoveCounts, Storing, used_ns
 from kvdriver import BLOCK_BYTES, Tier
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
 
     from kvd.catalog.catalog import Catalog
     from kvd.catalog.records import Copy
@@ -35,28 +36,13 @@ if TYPE_CHECKING:
     from kvd.tier.ddr import DdrStore
     from kvd.tier.describer import Describer
     from kvd.tier.live import Live
+    from kvd.tier.makingroom import MakeRoom
     from kvd.tier.mover import Mover
     from kvd.tier.nvme import NvmeStore
     from kvd.tier.storing import Made
     from kvd.tier.stream import Stream
 
 log = structlog.get_logger(__name__)
-
-
-ROOM_TRIES = 3
-"""Others may take the room that was made for a copy."""
-
-
-class MakeRoom(Protocol):
-    """`kvd.tier.evicting.Evicting.make_room`."""
-
-    async def __call__(self, ino: int, blocks: int, *, leaves: bool) -> bool:
-        """Make room for an object; whether there may be some."""
-        ...
-
-
-async def _no_room(ino: int, blocks: int, *, leaves: bool) -> bool:
-    return False
 
 
 class Moves:
@@ -74,7 +60,7 @@ class Moves:
         self._storing = Storing(catalog, books, nvme, mover, describer, self.counts)
         self.on_damage: Callable[[int], object] = lambda _ino: None
         """Hears of each object that was quarantined, when that is recorded."""
-        self.make_room: MakeRoom = _no_room
+        self.make_room: MakeRoom = no_room
         """Is asked for room on NVMe, where a copy has none (`kvd.tier.evicting`)."""
 
     async def copy_out(self, live: Live) -> None:
@@ -95,6 +81,10 @@ class Moves:
         finally:
             if fd != live.ddr_fd:
                 os.close(fd)
+        await self._made(live, made, leaves=leaves)
+
+    async def _made(self, live: Live, made: Made, *, leaves: bool) -> None:
+        """Let a new copy be the object's; its row is there."""
         with trio.CancelScope(shield=True):
             await self._books.copy_commit(live)
             old, live.copy, live.gen = live.copy, made.copy, made.copy.gen
@@ -104,19 +94,35 @@ class Moves:
                 await self._nvme.remove(old)
         self.counts.demoted_bytes += made.moved_bytes
 
-    async def _store(self, live: Live, fd: int, *, leaves: bool) -> Made:
+    async def _store(self, live: Live, fd: int, *, leaves: bool, exact: bool = False) -> Made:
         """Make a copy, where NVMe is full as often as room is made for it."""
-        for _ in range(ROOM_TRIES):
-            try:
-                return await self._storing.store(live, fd, leaves=leaves)
-            except OSError as error:
-                if error.errno != errno.ENOSPC:
-                    raise
-                refused, self.counts.refused_blocks = self.counts.refused_blocks, 0
-                if not await self.make_room(live.ino, max(refused, live.mapped_blocks), leaves=leaves):
-                    self.counts.refused_blocks = refused
-                    raise
-        return await self._storing.store(live, fd, leaves=leaves)
+
+        def make() -> Awaitable[Made]:
+            return self._storing.store(live, fd, leaves=leaves, exact=exact)
+
+        return await in_room(make, live, self.counts, self.make_room, leaves=leaves)
+
+    async def twin(self, live: Live, fd: int) -> None:
+        """Make a new object of what another's DDR file holds, on NVMe; the caller holds that one's lock, too.
+
+        Raises
+        ------
+        OSError
+            As `copy_out`; the new object has nothing.
+        """
+        await self._made(live, await self._store(live, fd, leaves=True, exact=True), leaves=True)
+
+    async def clone(self, live: Live, origin: Copy, *, share_only: bool = False) -> bool:
+        """Make a new object of another's copy; see `Storing.clone`. False: it was to share storage, and can't."""
+
+        def make() -> Awaitable[Made | None]:
+            return self._storing.clone(live, origin, share_only=share_only)
+
+        made = await in_room(make, live, self.counts, self.make_room, leaves=True)
+        if made is None:
+            return False
+        await self._made(live, made, leaves=True)
+        return True
 
     async def _leave(self, live: Live, copy: Copy) -> None:
         """Let go of what DDR has: the catalogue has the object on NVMe."""

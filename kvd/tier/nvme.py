@@ -190,23 +190,34 @@ class NvmeStore:
         failed = set(without)
         last = OSError(errno.EIO, "no nvme directory is online")
         while chosen := self._choose(ino, gen, size_bytes, failed):
-            parts: list[PartFile] = []
-            for directory in chosen:
-                try:
-                    parts.append(await self._create_part(directory, ino, gen))
-                except OSError as error:
-                    failed.add(directory.index)
-                    if last.errno != errno.ENOSPC:
-                        last = error
-                    break
-                except BaseException:
-                    with trio.CancelScope(shield=True):
-                        await self.discard(CopyFiles(tuple(parts), 0), ino, gen)
-                    raise
-            else:
-                return CopyFiles(tuple(parts), self._stripe_bytes if len(parts) > 1 else 0)
-            await self.discard(CopyFiles(tuple(parts), 0), ino, gen)
+            try:
+                return await self._create_parts(chosen, ino, gen, self._stripe_bytes if len(chosen) > 1 else 0, failed)
+            except OSError as error:
+                if last.errno != errno.ENOSPC:
+                    last = error
         raise last
+
+    async def create_like(self, copy: Copy, ino: int, gen: int) -> CopyFiles:
+        """Make the files of another object's copy, each beside one of `copy`; raises as `create`."""
+        return await self._create_parts(
+            [self.directories[index] for index in copy.dirs], ino, gen, copy.stripe_bytes, set()
+        )
+
+    async def _create_parts(
+        self, chosen: list[Directory], ino: int, gen: int, stripe_bytes: int, failed: set[int]
+    ) -> CopyFiles:
+        """Make a file in each directory, or none; the one that fails is added to `failed`."""
+        parts: list[PartFile] = []
+        try:
+            for directory in chosen:
+                failed.add(directory.index)
+                parts.append(await self._create_part(directory, ino, gen))
+                failed.discard(directory.index)
+        except BaseException:
+            with trio.CancelScope(shield=True):
+                await self.discard(CopyFiles(tuple(parts), 0), ino, gen)
+            raise
+        return CopyFiles(tuple(parts), stripe_bytes)
 
     def _choose(self, ino: int, gen: int, size_bytes: int, failed: Collection[int]) -> list[Directory]:
         """Return the directories of a new copy's parts; none where none is left."""

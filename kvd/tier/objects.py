@@ -20,6 +20,7 @@ from kvd.tier.admission import Admission
 from kvd.tier.descending import Descending
 from kvd.tier.describer import Describer
 from kvd.tier.evicting import Evicting
+from kvd.tier.forking import Forking
 from kvd.tier.homes import remember_uses, worth_in
 from kvd.tier.index import Index
 from kvd.tier.lives import Lives
@@ -117,6 +118,7 @@ class Objects:
         self.create = self._opening.create
         self.release = self._opening.release
         self.grow = self.writing.grow
+        self.forking = Forking(catalog, self, books)
         self.on_unpin: Callable[[int], None] = lambda _ino: None
         """Hears of each object that is not pinned any more."""
 

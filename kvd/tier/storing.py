@@ -19,6 +19,7 @@ from kvd.format.model import Kind
 from kvd.format.plan import plan_needs
 from kvd.format.store import plan_file
 from kvd.policy.formats import FORMAT_BYTES_MIN, formats_of
+from kvd.tier.cloning import Cloning
 from kvd.tier.directory import DirectoryOfflineError
 from kvd.tier.extents import copy_charges, data_extents, page_runs, total_blocks
 from kvd.tier.health import Slow
@@ -99,6 +100,7 @@ class Storing:
         self._describer = describer
         self._counts = counts
         self.recoder = Recoder(mover, page_bytes=books.page_bytes)
+        self._cloning = Cloning(nvme)
 
     def __repr__(self) -> str:
         return f"<Storing {self.recoder!r}>"
@@ -135,16 +137,18 @@ class Storing:
 
     # -- the copy ------------------------------------------------------------------------------------------------
 
-    async def store(self, live: Live, fd: int, *, leaves: bool) -> Made:
+    async def store(self, live: Live, fd: int, *, leaves: bool, exact: bool = False) -> Made:
         """Write an object's copy and its row; where a directory fails, in the others.
 
         Parameters
         ----------
         fd
-            Its DDR file.
+            Its DDR file, or of an object that is made of another, that one's.
         leaves
             The object leaves DDR with it: the copy may be in a lossy format, and the same transaction that has its row
             has the object on NVMe.
+        exact
+            In no lossy format all the same.
 
         Raises
         ------
@@ -152,7 +156,7 @@ class Storing:
             What the last directory said, ENOSPC rather than another; nothing is left of it, as far as that can be.
         """
         info = os.fstat(fd)
-        policy, planned = await self._plan(live, fd, info.st_size, leaves=leaves)
+        policy, planned = await self._plan(live, fd, info.st_size, leaves=leaves and not exact)
         runs = page_runs(data_extents(fd, info.st_size), self._books.page_bytes)
         source = _Source(fd=fd, info=info, runs=runs, policy=policy, planned=planned)
         try:
@@ -163,9 +167,60 @@ class Storing:
             raise
         finally:
             self._catalog.charges.settled(live.ino)
+        return self._had_room(copy, moved_bytes)
+
+    def _had_room(self, copy: Copy, moved_bytes: int) -> Made:
         if total_blocks(copy_charges(copy.runs, copy.size, self._books.page_bytes)) >= self._counts.refused_blocks:
             self._counts.refused_blocks = 0
         return Made(copy=copy, moved_bytes=moved_bytes)
+
+    async def clone(self, live: Live, origin: Copy, *, share_only: bool) -> Made | None:
+        """Make a new object's copy of another's, as `store` does with `leaves`; its checksums are taken over.
+
+        Parameters
+        ----------
+        origin
+            The other's copy; the caller holds that one's lock, too.
+        share_only
+            Only where the file system can have both files share their storage; None is returned where it can't.
+
+        Raises
+        ------
+        OSError
+            ENOSPC if the tier is full, or what a directory said; nothing is left of it.
+        """
+        if share_only and not self._cloning.may_share(origin):
+            return None
+        gen, sums = live.gen + 1, self._catalog.placements.sums(origin.ino)
+        try:
+            await self._charge(live, origin.runs, origin.size)
+            files = await self._nvme.create_like(origin, live.ino, gen)
+            try:
+                with self._nvme.using(files.dirs):
+                    moved_bytes = await self._cloning.fill(files, origin, share_only=share_only)
+                written = _Written(
+                    size=origin.size, runs=origin.runs, sums=sums, moved_bytes=moved_bytes or 0, form=origin.form
+                )
+                copy = None
+                if moved_bytes is not None:
+                    mtime_ns = self._catalog.names.inode(live.ino).mtime_ns
+                    copy = await self._enter(live, mtime_ns, files, written, gen=gen, leaves=True)
+            except BaseException:
+                with trio.CancelScope(shield=True):
+                    await self._nvme.discard(files, live.ino, gen)
+                raise
+            if copy is None:
+                await self._nvme.discard(files, live.ino, gen)
+                await self._books.copy_abort(live)
+                return None
+            self._nvme.made(files, live.ino, gen)
+        except BaseException:
+            with trio.CancelScope(shield=True):
+                await self._books.copy_abort(live)
+            raise
+        finally:
+            self._catalog.charges.settled(live.ino)
+        return self._had_room(copy, written.moved_bytes)
 
     async def _in_some_directory(self, live: Live, source: _Source, *, leaves: bool) -> tuple[Copy, int]:
         gen = live.gen + 1
@@ -180,7 +235,8 @@ class Storing:
                 raise (last if last is not None and error.errno != errno.ENOSPC else error) from None
             try:
                 written = await self._write(live, source, files)
-                copy = await self._enter(live, source, files, written, gen=gen, leaves=leaves)
+                mtime_ns = self._catalog.names.inode(live.ino).mtime_ns if live.sealed else source.info.st_mtime_ns
+                copy = await self._enter(live, mtime_ns, files, written, gen=gen, leaves=leaves)
             except BaseException as error:
                 with trio.CancelScope(shield=True):
                     await self._nvme.discard(files, live.ino, gen)
@@ -245,7 +301,7 @@ class Storing:
         )
 
     async def _enter(
-        self, live: Live, source: _Source, files: CopyFiles, written: _Written, *, gen: int, leaves: bool
+        self, live: Live, mtime_ns: int, files: CopyFiles, written: _Written, *, gen: int, leaves: bool
     ) -> Copy:
         """Describe the copy and commit its row."""
         copy = Copy(
@@ -254,7 +310,7 @@ class Storing:
             dirs=files.dirs,
             stripe_bytes=files.stripe_bytes,
             size=written.size,
-            mtime_ns=source.info.st_mtime_ns if not live.sealed else self._catalog.names.inode(live.ino).mtime_ns,
+            mtime_ns=mtime_ns,
             current=live.sealed,
             runs=written.runs,
             form=written.form,

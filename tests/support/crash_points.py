@@ -1,7 +1,7 @@
 """Kills a scripted life of the tiers before each thing that it does to files or the catalogue, in turn.
 
 A program of its own, because it forks: ``crash_points.py FOLDER FIRST STEP [LADDER]`` kills at the points FIRST, FIRST + STEP,
-..., of a life in formats if a ladder of them is given.
+..., of a life in formats if a ladder of them is given, of one with forks if that is the word.
 Every end is looked at twice, with the DDR files as they are (a killed daemon) and without them (a power cut after which
 the page cache of NVMe was written). It prints one line of JSON for each fault that it finds, and at last a summary.
 """
@@ -15,6 +15,7 @@ import signal
 import subprocess
 import sys
 import traceback
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,13 +31,15 @@ from kvd.notify import Notifier
 from kvd.tier.mover import Mover
 from kvdriver import BLOCK_BYTES, Tier
 from support.content import data_blocks
-from support.scripted_life import DDR_MIB, Life, Model, a_life, a_stored_life, ino_of, keep_in_formats, show
+from support.forked_life import a_forked_life, reap
+from support.scripted_life import DDR_MIB, Life, Model, a_life, a_stored_life, keep_in_formats, show
 from support.tiers import PAGE_BYTES, Tiers, tiers_at
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 LADDER_AT = 4
+FORKED = "forks"
 FILE_EVENTS = frozenset({"open", "os.remove", "os.truncate", "os.utime", "os.mkdir", "os.rename"})
 CHANGES = ("INSERT", "UPDATE", "DELETE")
 
@@ -138,9 +141,11 @@ def recover(root: Path, points: Points | None, allowed: list[Model], *, ddr_lost
             config = tiers.config
             await held(tiers)
             found = {}
-            for entry in tiers.catalog.names.listing(ROOT_INO):
-                found[entry.name] = await tiers.read(entry.inode.ino)
-                assert len(found[entry.name]) == tiers.catalog.names.inode(ino_of(tiers, entry.name)).size
+            await reap(tiers)
+            for inode in list(chain.from_iterable(tiers.catalog.names.walk(ROOT_INO))):
+                name = tiers.catalog.names.path(inode.ino)[1:]
+                found[name] = await tiers.read(inode.ino)
+                assert len(found[name]) == tiers.catalog.names.inode(inode.ino).size
             assert any(model.allows(found, ddr_lost=ddr_lost) for model in allowed), (
                 f"found {show(found)}, before the step {allowed[0]!r}, after it {allowed[1]!r}"
             )
@@ -175,9 +180,13 @@ def main() -> None:
     top, first, step = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
     structlog.configure(logger_factory=structlog.ReturnLoggerFactory(), processors=[lambda *_: ""])
     ladder = sys.argv[4] if len(sys.argv) > LADDER_AT else ""
-    if ladder:
+    if ladder == FORKED:
+        life = a_forked_life()
+    elif ladder:
         keep_in_formats(ladder)
-    life = a_stored_life(ladder) if ladder else a_life()
+        life = a_stored_life(ladder)
+    else:
+        life = a_life()
     models = life.models()
     at, ended, faults = first, False, 0
     while not ended:

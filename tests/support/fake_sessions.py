@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING
 import trio
 
 from kvd.api.sessions import LeaseGrant, SessionChange, SessionDetail, SessionEntry
-from kvd.errors import BusyError, InvalidError, NotFoundError
+from kvd.errors import BusyError, ExistsError, InvalidError, NotFoundError
 
 if TYPE_CHECKING:
     import socket
     from collections.abc import AsyncIterator
+
+    from kvd.api.sessions import ForkPoint
 
 SESSION = SessionEntry(
     path=b"/model/a.bin",
@@ -42,6 +44,7 @@ class FakeSessions:
 
     by_path: dict[bytes, SessionEntry] = field(default_factory=lambda: {each.path: each for each in (SESSION, COLD)})
     leases: dict[int, float] = field(default_factory=dict)
+    forked: list[ForkPoint] = field(default_factory=list)
 
     def _find(self, path: bytes) -> SessionEntry:
         if path not in self.by_path:
@@ -82,6 +85,14 @@ class FakeSessions:
         if self._find(path).leases:
             raise BusyError(f"{path.decode()}: in use: leased")
         del self.by_path[path]
+
+    async def fork_session(self, path: bytes, new_path: bytes, at: ForkPoint) -> SessionEntry:
+        await trio.lowlevel.checkpoint()
+        if new_path in self.by_path:
+            raise ExistsError(f"{new_path.decode(errors='surrogateescape')}: is there already")
+        self.forked.append(at)
+        self.by_path[new_path] = replace(self._find(path), path=new_path, ino=100 + len(self.forked), state="cold")
+        return self.by_path[new_path]
 
     async def pin_session(self, path: bytes, pin: str, *, for_s: float = 0.0) -> int:
         await trio.lowlevel.checkpoint()

@@ -153,6 +153,13 @@ class Life:
 
         self.add(f"rename {old!r} {new!r}", act, lambda m: m.things.update({new: m.things.pop(old)}))
 
+    def move(self, old: bytes, new: bytes) -> None:
+        async def act(tiers: Tiers) -> None:
+            folder, _, name = new.rpartition(b"/")
+            tiers.catalog.names.rename(ROOT_INO, old, ino_of(tiers, folder), name, 0, 7)
+
+        self.add(f"move {old!r} {new!r}", act, lambda m: m.things.update({new: m.things.pop(old)}))
+
     def unlink(self, name: bytes) -> None:
         async def act(tiers: Tiers) -> None:
             await tiers.objects.discard(tiers.catalog.names.unlink(ROOT_INO, name, 7).ino)
@@ -169,9 +176,9 @@ def show(state: dict[bytes, bytes]) -> str:
 
 
 def ino_of(tiers: Tiers, name: bytes) -> int:
-    inode = tiers.catalog.names.lookup(ROOT_INO, name)
-    assert inode is not None, name
-    return inode.ino
+    ino = tiers.catalog.names.number(b"/" + name)
+    assert ino is not None, name
+    return ino
 
 
 async def _tmpfile(tiers: Tiers) -> None:

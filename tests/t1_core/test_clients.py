@@ -15,6 +15,7 @@ import trio.testing
 
 from kvd.api import clients
 from kvd.api.clients import serve_clients
+from kvd.api.sessions import ForkPoint
 from kvd.client import Client, ClientError, aio, calls
 from kvd.client.mapping import Mapping
 from kvd.client.paths import append, inside, store
@@ -89,6 +90,28 @@ async def test_what_is_asked_of_a_session() -> None:
             assert await client.release("/model/a.bin") == "released"
             assert await client.ttl("/model/a.bin", 0.0) == 0.0
             assert await client.pin("/model/a.bin", "none") == 2
+
+
+async def test_a_session_is_forked() -> None:
+    control = FakeControl()
+    async with served(control) as path:
+
+        def use(client):
+            session = client.open("/model/a.bin")
+            assert session.fork("/mnt/kvd/model/b", until="block-3").path == "/model/b"
+            assert client.fork("/model/a.bin", "/model/c", until=7).describe().state == "cold"
+            with pytest.raises(ClientError) as taken:
+                session.fork("/model/c", tokens=5, bytes_per_token=8)
+            assert taken.value.code == "EEXIST"
+
+        await in_thread(path, use)
+        async with aio.connect(path) as client:
+            assert (await client.fork("/model/a.bin", "/model/d", tokens=5, bytes_per_token=8)).path == "/model/d"
+        assert control.sessions.forked == [
+            ForkPoint(until="block-3"),
+            ForkPoint(count=7),
+            ForkPoint(tokens=5, bytes_per_token=8),
+        ]
 
 
 async def test_leases_are_given_back() -> None:

@@ -162,7 +162,8 @@ def test_kvctl_and_the_virtual_file_tell_the_same(mounted: Mounted, grouped: Pat
     lines = [json.loads(line) for line in (mounted.root / ".kvd/sessions").read_text().splitlines()]
     [line] = [line for line in lines if line["path"] == inside + "/a"]
     assert (line["session"], line["session_state"]) == (listed[0]["ino"], "idle")
-    assert kvctl(mounted, "fork", grouped).returncode == 1
+    forked = json.loads(kvctl(mounted, "fork", grouped, grouped.parent / "f").stdout)
+    assert [(each["path"], each["state"]) for each in forked["sessions"]] == [(inside.removesuffix("s") + "f", "cold")]
     assert kvctl(mounted, "pin", "--for", "1h", grouped).returncode == 0
     assert os.getxattr(grouped / "a", "user.kvd.pin") == b"1"
     assert kvctl(mounted, "unpin", grouped).returncode == 0

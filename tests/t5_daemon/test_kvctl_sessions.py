@@ -53,11 +53,20 @@ def test_documents(fake: Daemon) -> None:
     assert [json.loads(line)["after"] for line in changes] == ["cooling"]
 
 
+def test_forks(fake: Daemon) -> None:
+    made = document(kvctl(fake.path, "--json", "session", "fork", A, "/mnt/kvd/model/b", "--until", "12"))
+    assert ([each["path"] for each in made["sessions"]], made["failed"]) == (["/model/b"], [])
+    assert "cold" in kvctl(fake.path, "session", "fork", A, "/mnt/kvd/model/c", "--until", "./12").stdout
+    options = ("--tokens", "5", "--bytes-per-token", "8")
+    assert kvctl(fake.path, "session", "fork", A, "/mnt/kvd/model/d", *options).returncode == 0
+    assert kvctl(fake.path, "session", "fork", A, "/elsewhere").returncode == 2
+
+
 def test_what_can_not_be_done_has_a_status(fake: Daemon) -> None:
     busy = kvctl(fake.path, "--json", "session", "close", A)
     assert (busy.returncode, document(busy)["failed"][0]["code"]) == (5, "EBUSY")
-    forked = kvctl(fake.path, "session", "fork", A)
-    assert (forked.returncode, "not be" in forked.stderr or "yet" in forked.stderr) == (1, True)
+    taken = kvctl(fake.path, "--json", "session", "fork", A, S)
+    assert (taken.returncode, document(taken)["failed"][0]["code"]) == (1, "EEXIST")
     wrong = kvctl(fake.path, "session", "ttl", "--time", "soon", A)
     assert (wrong.returncode, "soon: a time is" in wrong.stderr) == (2, True)
     missing = kvctl(fake.path, "session", "show", "/mnt/kvd/nope")
@@ -67,5 +76,5 @@ def test_what_can_not_be_done_has_a_status(fake: Daemon) -> None:
 @pytest.mark.parametrize("verb", VERBS)
 def test_every_verb_has_a_help_and_needs_a_daemon(verb: str, tmp_path) -> None:
     assert kvctl(None, "session", verb, "--help").returncode == 0
-    options = ("--time", "5") if verb == "ttl" else ()
-    assert kvctl(tmp_path / "nobody", "session", verb, *options, A).returncode == 3
+    more = {"ttl": ("--time", "5"), "fork": (S,)}.get(verb, ())
+    assert kvctl(tmp_path / "nobody", "session", verb, A, *more).returncode == 3

@@ -11,7 +11,7 @@ PROGRAM = Path(__file__).parents[1] / "support/crash_points.py"
 SHARDS = 4
 
 
-@pytest.mark.parametrize(("ladder", "points_min"), [("", 60), ("zstd", 30), ("int8", 25)])
+@pytest.mark.parametrize(("ladder", "points_min"), [("", 60), ("zstd", 30), ("int8", 25), ("forks", 60)])
 @pytest.mark.parametrize("shard", range(SHARDS))
 def test_a_start_finds_what_the_rules_promise_whenever_the_last_life_ended(tmp_on_tmpfs, shard, ladder, points_min):
     done = subprocess.run(
