@@ -263,7 +263,7 @@ async def test_room_looks_only_at_those_that_it_takes(root, monkeypatch):
         monkeypatch.setattr(tiers.objects.sharing, "is_leased", looking)
         for first in (50, 55, 60):
             looked.clear()
-            chosen = tiers.objects.room._choose(5)
+            chosen = tiers.objects.room._choose(5, picking=None)
             tiers.objects.room._stay(chosen)  # counts as a use, for a plain order
             assert [live.ino for live, _ in chosen] == inos[first : first + 5], "used longest ago"
             assert len(looked) <= 8
