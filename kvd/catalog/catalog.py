@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
 from kvd.catalog.database import Database
+from kvd.catalog.given import Given
 from kvd.catalog.names import Names
 from kvd.catalog.namespaces import Namespaces
 from kvd.catalog.placements import Placements
@@ -24,6 +25,7 @@ class Catalog:
     placements: Placements
     namespaces: Namespaces
     sessions: SessionRows
+    given: Given
 
     @classmethod
     def open(cls, directory: Path, *, page_bytes: int) -> Self:
@@ -31,7 +33,7 @@ class Catalog:
         db = Database(directory, page_bytes=page_bytes)
         names = Names(db)
         namespaces = Namespaces(db, names)
-        return cls(db, names, Placements(db), namespaces, SessionRows(db, names, namespaces))
+        return cls(db, names, Placements(db), namespaces, SessionRows(db, names, namespaces), Given(db, names))
 
     def close(self) -> None:
         """Close it; harmless when closed."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from kvd.catalog.catalog import Catalog
 from kvd.catalog.database import Database
+from kvd.catalog.given import Given
 from kvd.catalog.names import Names
 from kvd.catalog.namespaces import Namespaces
 from kvd.catalog.placements import Placements
@@ -34,6 +35,6 @@ def snapshot(path: Path) -> Iterator[Catalog]:
     try:
         names = Names(db)
         namespaces = Namespaces(db, names)
-        yield Catalog(db, names, Placements(db), namespaces, SessionRows(db, names, namespaces))
+        yield Catalog(db, names, Placements(db), namespaces, SessionRows(db, names, namespaces), Given(db, names))
     finally:
         db.close()

@@ -6,8 +6,10 @@ import errno
 import time
 from typing import TYPE_CHECKING
 
+from kvd.catalog.given import NAME as GIVEN
 from kvd.catalog.names import fail
 from kvd.catalog.records import NS, Pin
+from kvd.session.windows import BYTES_PER_TOKEN
 from kvd.tier.namespacing import POLICIES as NAMESPACE_POLICIES
 from kvdriver import Tier
 
@@ -34,10 +36,12 @@ OF_SESSIONS = tuple(OWN + name for name in (b"session", b"session_state", b"leas
 NUMBERS = {OWN + name: name.decode() for name in (b"priority", b"window", b"sink")}
 ASKED = tuple(OWN + name for name in (b"release", b"resume", b"prefetch"))
 """What is done when ``1`` is written."""
+VALID = b"user.kvd.valid"
+"""Which tokens of a file are there, ``START-END START-END``, the end not among them."""
 COUNTED = (b"user.kvd.tiers", b"user.kvd.formats")
 """What takes a look at each object of a session."""
-TOLD = (*OF_OBJECTS, *OF_SESSIONS)
-KNOWN = (*TOLD, TTL, *NUMBERS, *ASKED)
+TOLD = (*OF_OBJECTS, *OF_SESSIONS, VALID)
+KNOWN = (*TOLD, TTL, *NUMBERS, *ASKED, BYTES_PER_TOKEN)
 
 
 class Xattrs:
@@ -50,6 +54,11 @@ class Xattrs:
 
     async def find(self, inode: Inode, name: bytes) -> bytes:
         """Return a value, also of those that take a look at each object of a session; ENODATA if there is none."""
+        if name == VALID and inode.is_file:
+            valid = await self._sessions.windows.valid(inode)
+            if valid is None:
+                raise fail(errno.ENODATA, name)
+            return " ".join(f"{start}-{end}" for start, end in valid).encode()
         if name not in COUNTED or not self._is_told(inode):
             return self.get(inode, name)
         found = await self._sessions.detail(inode)
@@ -68,6 +77,8 @@ class Xattrs:
             return copy.format.encode()
         if name in (FINGERPRINT, GROUPING) or name in POLICIES:
             return self._tell_namespace(inode.ino, name)
+        if name == BYTES_PER_TOKEN:
+            return self._tell_bytes_per_token(inode)
         if name not in KNOWN or not self._is_told(inode):
             raise fail(errno.ENODATA, name)
         if inode.is_file and name in OF_OBJECTS:
@@ -87,6 +98,12 @@ class Xattrs:
             return namespace.session.encode()
         told = namespace.fingerprint if name == FINGERPRINT else getattr(namespace, POLICIES[name])
         return str(told).encode()
+
+    def _tell_bytes_per_token(self, inode: Inode) -> bytes:
+        found = self._sessions.windows.bytes_per_token(inode.ino)
+        if not found:
+            raise fail(errno.ENODATA, BYTES_PER_TOKEN)
+        return str(found).encode()
 
     def _tell(self, ino: int, name: bytes) -> bytes:
         placement = self._catalog.placements.get(ino)
@@ -132,7 +149,7 @@ class Xattrs:
 
     def list(self, inode: Inode) -> list[bytes]:
         """Return the names of an inode's stored attributes; what kvd tells by itself would be copied by `cp -a`."""
-        return self._catalog.names.xattrs(inode.ino)
+        return [name for name in self._catalog.names.xattrs(inode.ino) if name != GIVEN]
 
     async def set(self, inode: Inode, name: bytes, value: bytes) -> None:
         """Set a value; EOPNOTSUPP for a namespace that is not kept, EINVAL for a value that kvd can't follow."""
@@ -143,6 +160,9 @@ class Xattrs:
             self._objects.namespacing.set_policy(inode, POLICIES.get(name, "session"), value)
             self._sessions.parts.regroup()
             return
+        if name == BYTES_PER_TOKEN:
+            self._set_bytes_per_token(inode, _number(value))
+            return
         if name.startswith(OWN):
             await self._steer(inode, name, value)
             return
@@ -151,6 +171,18 @@ class Xattrs:
         if not name.startswith(STORED):
             raise fail(errno.EOPNOTSUPP, name)
         self._catalog.names.set_xattr(inode.ino, name, value, time.time_ns())
+
+    def _set_bytes_per_token(self, inode: Inode, number: int) -> None:
+        """Keep what a token takes, of an object, a session or a namespace; EPERM on what is none of these, 0 takes it back."""
+        namespace = self._catalog.namespaces.of(inode.ino)
+        if not self._is_told(inode) and (namespace is None or namespace.ino != inode.ino):
+            raise fail(errno.EPERM, BYTES_PER_TOKEN)
+        if number:
+            self._sessions.windows.check_bytes_per_token(number)
+            self._catalog.names.set_xattr(inode.ino, BYTES_PER_TOKEN, str(number).encode(), time.time_ns())
+        else:
+            self._catalog.names.remove_xattr(inode.ino, BYTES_PER_TOKEN, time.time_ns())
+        self._sessions.windows.layout_changed(inode.ino)
 
     async def _steer(self, inode: Inode, name: bytes, value: bytes) -> None:
         """Follow what a client sets on an object or a session; EPERM for what can't be set there."""
@@ -183,6 +215,9 @@ class Xattrs:
         """Remove a value; ENODATA if there is none."""
         if name in (PIN, TTL, *NUMBERS) and self._is_told(inode):
             await self._steer(inode, name, b"0")
+            return
+        if name == BYTES_PER_TOKEN:
+            self._set_bytes_per_token(inode, 0)
             return
         if name in (FINGERPRINT, GROUPING) or name in POLICIES:
             self._tell_namespace(inode.ino, name)

@@ -19,6 +19,7 @@ from kvd.errors import BusyError, DamagedError, NoSpaceError, NotFoundError
 from kvd.tier.admission import Admission
 from kvd.tier.ageing import Ageing
 from kvd.tier.describer import Describer
+from kvd.tier.heads import Heads
 from kvd.tier.index import Index
 from kvd.tier.lives import Lives
 from kvd.tier.mending import Mending
@@ -32,6 +33,7 @@ from kvd.tier.recovery import fall_back
 from kvd.tier.room import Room
 from kvd.tier.scrub import Scrub
 from kvd.tier.sharing import Sharing, shared_max
+from kvd.tier.sliding import Sliding
 from kvd.tier.tending import Tending
 from kvd.tier.warming import Warming
 from kvd.tier.writing import Writing
@@ -111,6 +113,8 @@ class Objects:
             row=catalog.placements.copy,
             changed=self.room.nvme_changed,
         )
+        self.heads = Heads(self.lives, catalog, ddr, nvme, mover, page_bytes=books.page_bytes)
+        self.sliding = Sliding(catalog, books, ddr, nvme, self.describer, self.writing, self.room, self.heads)
         self.prefetch = Prefetch(catalog, self._opening.bringing)
         self.ageing = Ageing(catalog, self.lives, books, self.moves, self.room)
         self.scrub = Scrub(config.scrub, catalog, self.lives, books, nvme, mover, self.moves, self.describer)
@@ -119,6 +123,7 @@ class Objects:
         self.create = self._opening.create
         self.release = self._opening.release
         self.grow = self.writing.grow
+        self.give_back = self.sliding.give_back
         self.on_unpin: Callable[[int], None] = lambda _ino: None
         """Hears of each object that is not pinned any more."""
 
@@ -226,6 +231,8 @@ class Objects:
             live = self.lives.by_ino[ino]
             before = os.fstat(live.ddr_fd).st_size
             os.ftruncate(live.ddr_fd, size)
+            if size < before:
+                self._catalog.given.cut(ino, size)
             if live.writers > 1:
                 await self.writing.resized(live, size, shorter=size < before)
         finally:
