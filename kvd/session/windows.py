@@ -96,11 +96,17 @@ class Windows:
 
     async def run(self) -> None:
         """Look, for ever; first at what a kvd before this one may have left undone."""
-        for ino in self._objects.lives.by_ino:
-            self.look_soon(ino)
+        self.begin()
         while True:
             await self.step()
             await trio.sleep(LOOK_S)
+
+    def begin(self) -> None:
+        """Look soon at what a kvd before this one may have left undone; after a crash at all that has a window."""
+        for ino in self._objects.lives.by_ino:
+            self.look_soon(ino)
+        if self._objects.describer.unclean:
+            self._new.update(dict.fromkeys(self._said))
 
     async def step(self) -> None:
         """Give back what slid out of the objects that are due or that grow, in some of them."""

@@ -126,6 +126,7 @@ class Heads:
                     runs=runs,
                     sums=sums,
                     ahead=True,
+                    stream_address=0,
                 )
         finally:
             files.close()

@@ -145,7 +145,9 @@ class Sliding:
             ranges, more = _first_of(slid(self._heads.see_file(live, fd)), fd)
             there = _held(fd, ranges)
             cut = self._cut(live, ranges) if live.clean else None
-            if (not there and cut is None) or not self._note(live, ranges, cut):
+            if not there and cut is None:
+                return await self._clear(live, ranges)
+            if not self._note(live, ranges, cut):
                 return NOTHING
             if there:
                 await self._punch(live, fd, ranges)
@@ -173,7 +175,7 @@ class Sliding:
         ranges = slid(seen) if seen is not None else ()
         cut = self._cut(live, ranges)
         if cut is None:
-            return NOTHING
+            return await self._clear(live, ranges)
         with trio.CancelScope(shield=True):
             if not self._note(live, ranges, cut):
                 return NOTHING
@@ -212,6 +214,16 @@ class Sliding:
         await self._charge_copy(live, copy)
         await self._catalog.db.sync()
         await self._describer.mend([copy])
+        await self._free(copy, ranges)
+
+    async def _clear(self, live: Live, ranges: Ranges) -> GivenBack:
+        """Free what a crash has left in a copy's files of pages that its row does not have; nothing is given back by that."""
+        copy = live.copy
+        if ranges and copy is not None and copy.current and copy.form is None and self._nvme.usable(copy):
+            await self._free(copy, both(ranges, self._catalog.given.of(live.ino)))
+        return NOTHING
+
+    async def _free(self, copy: Copy, ranges: Ranges) -> None:
         for index in copy.dirs:  # of a striped copy each part has holes where the others have stripes
             punching = partial(_punch_file, self._nvme.file(index, copy.ino, copy.gen), ranges)
             await self._nvme.directories[index].run(punching, doing="give back pages", write=True)
@@ -250,6 +262,7 @@ def _punch_all(fd: int, ranges: Ranges) -> None:
 def _punch_file(path: Path, ranges: Ranges) -> None:
     fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     try:
-        _punch_all(fd, ranges)
+        if _held(fd, ranges):
+            _punch_all(fd, ranges)
     finally:
         os.close(fd)
