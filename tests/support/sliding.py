@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+from functools import cache
 from typing import TYPE_CHECKING
 
 from kvd.fs.xattrs import Xattrs
@@ -19,9 +20,14 @@ TOKEN = 4096
 WINDOW, SINK = 40, 3
 
 
+@cache
+def token(number: int) -> bytes:
+    return random.Random(number).randbytes(TOKEN)
+
+
 def tokens(count: int, *, first: int = 0) -> bytes:
     """Return tokens, each with its own bytes."""
-    return b"".join(random.Random(number).randbytes(TOKEN) for number in range(first, first + count))
+    return b"".join(map(token, range(first, first + count)))
 
 
 def kept(count: int, *, sink: int = SINK, window: int = WINDOW) -> list[tuple[int, int]]:
@@ -51,12 +57,12 @@ def data_bytes(path: Path) -> int:
     return path.stat().st_blocks * 512
 
 
-async def say(space: Space, ino: int, *, window: int = WINDOW, sink: int = SINK, token: int = TOKEN) -> None:
+async def say(space: Space, ino: int, *, window: int = WINDOW, sink: int = SINK, token_bytes: int = TOKEN) -> None:
     """Say of a file what clients say by attributes."""
     xattrs = Xattrs(space.tiers.catalog, space.tiers.objects, space.verbs)
     inode = space.tiers.catalog.names.inode(ino)
-    if token:
-        await xattrs.set(inode, b"user.kvd.bytes_per_token", b"%d" % token)
+    if token_bytes:
+        await xattrs.set(inode, b"user.kvd.bytes_per_token", b"%d" % token_bytes)
     await xattrs.set(inode, b"user.kvd.sink", b"%d" % sink)
     await xattrs.set(inode, b"user.kvd.window", b"%d" % window)
 

@@ -314,7 +314,7 @@ async def test_each_file_of_a_directory_slides_and_its_namespace_may_say_what_a_
 async def test_nothing_goes_where_nobody_has_said_what_a_token_takes_or_it_does_not_fit(root):
     async with space_at(root) as space:
         ino = await stored(space)
-        await say(space, ino, token=0)
+        await say(space, ino, token_bytes=0)
         await space.verbs.windows.step()
         assert await space.tiers.read(ino) == tokens(LENGTH)
         with pytest.raises(OSError, match="No data"):
