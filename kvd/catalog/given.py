@@ -43,11 +43,14 @@ class Given:
 
     def add(self, ino: int, ranges: Ranges, *, copied: bool) -> bool:
         """Note that bytes are about to be given back, of the object's copy too if it is `copied`; False: they are too many runs."""
-        mine, of_copy = self._row(ino)
+        before = mine, of_copy = self._row(ino)
         mine = joined((*mine, *ranges))
         if len(mine) > RANGES_MAX:
             return False
-        self._put(ino, mine, joined((*of_copy, *ranges)) if copied else of_copy)
+        if copied:
+            of_copy = joined((*of_copy, *ranges))
+        if (mine, of_copy) != before:
+            self._put(ino, mine, of_copy)
         return True
 
     def cut(self, ino: int, size: int) -> None:

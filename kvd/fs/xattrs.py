@@ -182,7 +182,7 @@ class Xattrs:
             self._catalog.names.set_xattr(inode.ino, BYTES_PER_TOKEN, str(number).encode(), time.time_ns())
         else:
             self._catalog.names.remove_xattr(inode.ino, BYTES_PER_TOKEN, time.time_ns())
-        self._sessions.windows.layout_changed(inode.ino)
+        self._sessions.windows.changed(inode.ino)
 
     async def _steer(self, inode: Inode, name: bytes, value: bytes) -> None:
         """Follow what a client sets on an object or a session; EPERM for what can't be set there."""

@@ -297,7 +297,7 @@ class SessionVerbs:
 
     def _slide(self, said: Said) -> None:
         self._rows.put(said)
-        self.windows.changed(said.ino, said.window, said.sink)
+        self.windows.changed(said.ino)
 
     # -- leases --------------------------------------------------------------------------------------------------
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import structlog
 import trio
 
+from kvd.catalog.records import Said
 from kvd.errors import InvalidError, KvdError
 from kvd.format import window
 from kvd.format.errors import HeaderError, LayoutError
@@ -37,7 +38,8 @@ LOOK_S = 1.0
 SLICE = 512
 """Objects that are looked at in a second."""
 DUE_MAX = 65536
-"""Objects that wait to be looked at; what is beyond is looked at when it is used next."""
+"""Objects that wait to be looked at, and files or directories of which something was said; what is beyond is looked at when it is
+used next."""
 TOKEN_BYTES_MAX = 1 << 30
 PAGE_BYTES = 65536
 """What is given back is whole pages of this size."""
@@ -61,7 +63,7 @@ class Windows:
         self._catalog = catalog
         self._objects = objects
         self._sessions = sessions
-        self._said = catalog.sessions.windows()
+        self._rows = catalog.sessions
         self._new: dict[int, None] = {}
         self._due: dict[int, None] = {}
         self.counts = WindowCounts()
@@ -69,48 +71,53 @@ class Windows:
         objects.writing.slide = self._make_room
 
     def __repr__(self) -> str:
-        return f"<Windows {len(self._said)} sessions, {len(self._due)} objects due, {self.counts}>"
+        return f"<Windows {len(self._due)} objects due, {self.counts}>"
 
     # -- when ----------------------------------------------------------------------------------------------------
 
-    def changed(self, ino: int, trailing: int, sink: int) -> None:
-        """Take note of what is said of a session now; what slid out by that goes soon."""
-        self._said.pop(ino, None)
-        if not trailing:
-            return
-        self._said[ino] = (trailing, sink)
-        self._new[ino] = None
-
-    def layout_changed(self, ino: int) -> None:
-        """Take note that something was said of where the tokens are, of a file or of all files below a directory."""
-        self._new[ino] = None
+    def changed(self, ino: int) -> None:
+        """Take note that something was said of a file, or of all files below a directory; what slid out by that goes soon."""
+        if len(self._new) < DUE_MAX:
+            self._new[ino] = None
 
     def look_soon(self, ino: int) -> None:
-        """Look at an object within a second, if its session has a window."""
-        if self._said and len(self._due) < DUE_MAX and self._window(ino) is not None:
-            self._due[ino] = None
+        """Look at an object within a second, if its session has a window. Never raises."""
+        try:
+            if len(self._due) < DUE_MAX and self._said(ino).window:
+                self._due[ino] = None
+        except OSError as error:
+            log.info("window can't be looked up", ino=ino, errno=error.errno)
 
-    def _window(self, ino: int) -> tuple[int, int] | None:
-        """Return the trailing and the first tokens that the session of an object needs; None for all."""
-        return self._said.get(self._sessions.of(ino))
+    def _said(self, ino: int) -> Said:
+        """Return what was said of the session of an object."""
+        return self._rows.get(self._sessions.of(ino)) if self._rows.some else Said(ino=ino)
 
     async def run(self) -> None:
         """Look, for ever; first at what a kvd before this one may have left undone."""
-        self.begin()
+        act = self.catch_up
         while True:
+            try:
+                await act()
+            except OSError as error:
+                log.info("windows can't be looked at now", errno=error.errno, error=str(error))
+            act = self.step
+            await trio.sleep(LOOK_S)
+
+    async def catch_up(self) -> None:
+        """Look at what a kvd before this one may have left undone; after a crash at all that has a window."""
+        for ino in tuple(self._objects.lives.by_ino):
+            self.look_soon(ino)
+        await self.step()
+        after = 0
+        while self._objects.describer.unclean and (some := self._rows.windows_after(after, SLICE)):
+            after = some[-1]
+            self._new.update(dict.fromkeys(some))
             await self.step()
             await trio.sleep(LOOK_S)
 
-    def begin(self) -> None:
-        """Look soon at what a kvd before this one may have left undone; after a crash at all that has a window."""
-        for ino in self._objects.lives.by_ino:
-            self.look_soon(ino)
-        if self._objects.describer.unclean:
-            self._new.update(dict.fromkeys(self._said))
-
     async def step(self) -> None:
         """Give back what slid out of the objects that are due or that grow, in some of them."""
-        for ino in self._objects.lives.census.unsealed if self._said else ():
+        for ino in self._objects.lives.census.unsealed:
             self.look_soon(ino)
         for ino in list(self._new):
             del self._new[ino]
@@ -128,8 +135,8 @@ class Windows:
                 for inode in batch:
                     self.look_soon(inode.ino)
                 await trio.lowlevel.checkpoint()
-        except OSError:  # it has gone meanwhile
-            self._said.pop(session, None)
+        except OSError as error:  # it has gone meanwhile
+            log.info("no window where nothing is", ino=session, errno=error.errno)
 
     async def _look(self, ino: int) -> bool:
         """Give back what slid out of an object; whether to look again soon."""
@@ -150,9 +157,9 @@ class Windows:
 
     async def _make_room(self, live: Live) -> int:
         """See `Writing.slide`."""
-        if self._window(live.ino) is None:
-            return 0
         try:
+            if not self._said(live.ino).window:
+                return 0
             found = await self._objects.sliding.give_back_held(live, self._slid)
         except (KvdError, OSError) as error:
             self.counts.failed += 1
@@ -166,11 +173,10 @@ class Windows:
     # -- what ----------------------------------------------------------------------------------------------------
 
     def _slid(self, seen: Seen) -> Ranges:
-        said = self._window(seen.ino)
-        layout = None if said is None else self._layout(seen)
-        if said is None or layout is None:
+        said, layout = self._said(seen.ino), self._layout(seen)
+        if layout is None:
             return ()
-        return window.slid_out(layout, window=said[0], sink=said[1], page_bytes=PAGE_BYTES)
+        return window.slid_out(layout, window=said.window, sink=said.sink, page_bytes=PAGE_BYTES)
 
     def _layout(self, seen: Seen) -> Layout | None:
         """Return where an object's tokens are; None where nobody has said so, or it is not what was said."""

@@ -213,8 +213,10 @@ class Sliding:
         assert copy is not None
         await self._charge_copy(live, copy)
         await self._catalog.db.sync()
+        failed = self._describer.counts.failed
         await self._describer.mend([copy])
-        await self._free(copy, ranges)
+        if self._describer.counts.failed == failed:  # or the next look frees them
+            await self._free(copy, ranges)
 
     async def _clear(self, live: Live, ranges: Ranges) -> GivenBack:
         """Free what a crash has left in a copy's files of pages that its row does not have; nothing is given back by that."""

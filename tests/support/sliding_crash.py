@@ -167,9 +167,7 @@ def recover(root: Path) -> None:
         async with tiers_at(root, ddr_mib=DDR_MIB) as tiers:
             config = tiers.config
             await look(tiers)
-            tiers.sessions.windows.begin()
-            await tiers.sessions.windows.step()
-            await tiers.sessions.windows.step()
+            await tiers.sessions.windows.catch_up()
             await look(tiers)
             await held(tiers)
             result = await flush(tiers.objects, flush_s=30, notifier=Notifier())

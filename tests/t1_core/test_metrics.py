@@ -95,6 +95,8 @@ async def test_metrics_are_the_status(folder: Path, accept, parse, media_type) -
         ("kvd_expired_pins_total",): 1,
         ("kvd_api_leases",): 4,
         ("kvd_lost_api_leases_total",): 5,
+        ("kvd_window_given_bytes_total", "ddr"): 6 * MIB,
+        ("kvd_window_given_bytes_total", "nvme"): 7 * MIB,
         ("kvd_scrub_rate_bytes",): 32 * MIB,
         ("kvd_scrub_ended_timestamp_seconds",): 1_699_000_000,
         ("kvd_scrub_objects_total",): 5,
