@@ -19,7 +19,7 @@ from kvd.format import window
 from kvd.format.errors import HeaderError, LayoutError
 from kvd.format.layout import parse_declaration
 from kvd.format.plan import contents_of
-from kvdriver import BLOCK_BYTES
+from kvdriver import BLOCK_BYTES, EngineError
 
 if TYPE_CHECKING:
     from kvd.catalog.catalog import Catalog
@@ -150,9 +150,9 @@ class Windows:
                 self.counts.nvme_bytes += found.nvme_bytes
                 if not (found.again and found.ddr_bytes):
                     return found.again
-        except (KvdError, OSError) as error:
+        except (KvdError, OSError, EngineError) as error:
             self.counts.failed += 1
-            log.info("window can't slide now", ino=ino, errno=error.errno, error=str(error))
+            log.info("window can't slide now", ino=ino, error=str(error))
             return False
 
     async def _make_room(self, live: Live) -> int:
@@ -161,9 +161,9 @@ class Windows:
             if not self._said(live.ino).window:
                 return 0
             found = await self._objects.sliding.give_back_held(live, self._slid)
-        except (KvdError, OSError) as error:
+        except (KvdError, OSError, EngineError) as error:
             self.counts.failed += 1
-            log.info("window can't slide for a writer", ino=live.ino, errno=error.errno, error=str(error))
+            log.info("window can't slide for a writer", ino=live.ino, error=str(error))
             return 0
         self.counts.ddr_bytes += found.ddr_bytes
         if found.ddr_bytes:

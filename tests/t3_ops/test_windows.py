@@ -133,8 +133,11 @@ async def test_both_tiers_hold_less_and_what_is_left_is_as_it_was(root, dirs):
         await objects.fsync(ino)
         full = sum(map(data_bytes, nvme_files(space, ino)))
         assert len(nvme_files(space, ino)) == dirs
+        await objects.open(ino, write=False)
         await say(space, ino)
         await space.verbs.windows.step()
+        check(space.tiers.see(ino), LENGTH)
+        await objects.release(ino, write=False)
         assert await space.tiers.used_blocks(Tier.DDR) == KEPT_BLOCKS
         assert await space.tiers.used_blocks(Tier.NVME) == KEPT_BLOCKS
         assert sum(map(data_bytes, nvme_files(space, ino))) == full - (LENGTH * TOKEN - KEPT_BLOCKS * BLOCK_BYTES)
