@@ -6,6 +6,7 @@ those of a directory's files lie side by side, as the layers of a model do.
 
 from __future__ import annotations
 
+import errno
 import itertools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -180,20 +181,20 @@ class Windows:
 
     def _layout(self, seen: Seen) -> Layout | None:
         """Return where an object's tokens are; None where nobody has said so, or it is not what was said."""
-        token_bytes = self.bytes_per_token(seen.ino)
+        token_bytes, inherited = self._token_bytes(seen.ino)
         try:
             declaration = self._declaration(seen.ino)
             contents = contents_of(seen.head, seen.size)
             if contents is not None:
-                if not seen.sealed:
-                    return None
                 chosen = None if token_bytes else declaration
-                return window.of_contents(contents, declaration=chosen, token_bytes=token_bytes)
+                return (
+                    window.of_contents(contents, declaration=chosen, token_bytes=token_bytes) if seen.sealed else None
+                )
             if token_bytes:
-                return window.appended(seen.size, token_bytes)
-            if declaration is None or not (seen.sealed or window.is_appended(declaration)):
-                return None
-            return window.declared(declaration, seen.size)
+                other = inherited and seen.size % token_bytes  # than tokens
+                return None if other else window.appended(seen.size, token_bytes)
+            known = declaration is not None and (seen.sealed or window.is_appended(declaration))
+            return window.declared(declaration, seen.size) if declaration is not None and known else None
         except (HeaderError, LayoutError):
             return None
 
@@ -203,13 +204,18 @@ class Windows:
 
     def bytes_per_token(self, ino: int) -> int:
         """Return what was said of an inode, else of its session, else of its namespace; 0 if nothing was."""
+        return self._token_bytes(ino)[0]
+
+    def _token_bytes(self, ino: int) -> tuple[int, bool]:
+        """As `bytes_per_token`, and whether it was not said of the inode itself."""
         namespace = self._catalog.namespaces.of(ino)
         for each in (ino, self._sessions.of(ino), 0 if namespace is None else namespace.ino):
             try:
-                return int(self._catalog.names.xattr(each, BYTES_PER_TOKEN))
-            except OSError:
-                continue
-        return 0
+                return int(self._catalog.names.xattr(each, BYTES_PER_TOKEN)), each != ino
+            except OSError as error:
+                if error.errno != errno.ENODATA:
+                    raise
+        return 0, False
 
     @staticmethod
     def check_bytes_per_token(number: int) -> None:

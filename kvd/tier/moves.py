@@ -278,8 +278,9 @@ class Moves:
         status = -errno.EIO
         try:
             moved_bytes = await self._storing.recoder.fetch(copy, sums, files, dst_fd, ahead=ahead, stream=stream)
-            for start, end in self._catalog.given.of(copy.ino):  # what a lossy format makes of zeroes need not be zero
-                punch(dst_fd, start, end - start)
+            if copy.form.lossy_bytes:  # what it makes of zeroes need not be zero
+                for start, end in self._catalog.given.of(copy.ino):
+                    punch(dst_fd, start, end - start)
             status = 0
         finally:
             if stream is not None:

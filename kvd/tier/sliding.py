@@ -137,17 +137,20 @@ class Sliding:
 
     async def _in_ddr(self, live: Live, slid: Slid) -> GivenBack:
         """Give back; from the look at the file's length to the holes nothing awaits, so no truncation comes in between."""
+        if not live.sealed and live.ddr_fd < 0:
+            return NOT_NOW  # it could not be sealed yet
+        with self._heads.opened(live) as fd:
+            ranges = slid(self._heads.see_file(live, fd))
+            there = _held(fd, ranges)
+        if not there and not (live.clean and self._cut(live, ranges)):
+            return await self._clear(live, ranges)
         if live.sealed:
             await self._room.sharing.take_back(live)
-        elif live.ddr_fd < 0:
-            return NOT_NOW  # it could not be sealed yet
         with self._heads.opened(live) as fd, trio.CancelScope(shield=True):
             ranges, more = _first_of(slid(self._heads.see_file(live, fd)), fd)
             there = _held(fd, ranges)
             cut = self._cut(live, ranges) if live.clean else None
-            if not there and cut is None:
-                return await self._clear(live, ranges)
-            if not self._note(live, ranges, cut):
+            if (not there and cut is None) or not self._note(live, ranges, cut):
                 return NOTHING
             if there:
                 await self._punch(live, fd, ranges)

@@ -116,6 +116,9 @@ async def test_an_object_that_the_data_plane_has_opened_is_taken_back_first(root
         assert live.shared
         fh = await kernel.open(ino)
         assert fh & HOT_FH
+        await say(space, ino, window=LENGTH)
+        await space.verbs.windows.step()
+        assert live.shared, "nothing slid out"
         await say(space, ino)
         await space.verbs.windows.step()
         assert (live.shared, live.readers) == (False, 1)
@@ -299,6 +302,7 @@ async def test_each_file_of_a_directory_slides_and_its_namespace_may_say_what_a_
         names = space.tiers.catalog.names
         xattrs = Xattrs(space.tiers.catalog, space.tiers.objects, space.verbs)
         inos = [await space.store(name, space.folder, tokens(100)) for name in (b"k", b"v")]
+        beside = await space.store(b"index.json", space.folder, tokens(100) + b"\n")
         top, folder = names.inode(space.dirs), names.inode(space.folder)
         await xattrs.set(top, b"user.kvd.bytes_per_token", b"%d" % TOKEN)
         assert xattrs.get(names.inode(inos[0]), b"user.kvd.bytes_per_token") == b"%d" % TOKEN
@@ -307,6 +311,9 @@ async def test_each_file_of_a_directory_slides_and_its_namespace_may_say_what_a_
         for ino in inos:
             check(await space.tiers.read(ino), 100, sink=0)
             assert await valid(space, ino) == told(kept(100, sink=0))
+        assert await space.tiers.read(beside) == tokens(100) + b"\n"
+        with pytest.raises(OSError, match="No data"):
+            await valid(space, beside)
         detail = await space.verbs.session_detail(b"/dirs/s")
         assert detail.given_bytes == 2 * (100 - sum(end - start for start, end in kept(100, sink=0))) * TOKEN
         await xattrs.remove(top, b"user.kvd.bytes_per_token")
