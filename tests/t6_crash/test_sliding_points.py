@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 PROGRAM = Path(__file__).parents[1] / "support/sliding_crash.py"
-SHARDS = 3
+SHARDS = 5
 POINTS_MIN = 45
 
 
