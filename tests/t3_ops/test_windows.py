@@ -264,6 +264,22 @@ async def test_tokens_that_are_written_anew_after_a_truncation_are_valid(root):
         await objects.release(ino, write=True)
 
 
+async def test_a_file_that_got_its_length_ahead_slides_as_it_is_filled(root):
+    async with space_at(root) as space:
+        ino = await space.begin(b"a")
+        await say(space, ino)
+        await space.tiers.objects.truncate(ino, LENGTH * TOKEN)
+        for first, length in ((0, 50), (50, 120)):
+            append(space, ino, length - first, first=first)
+            await space.verbs.windows.step()
+            check(space.tiers.see(ino)[: length * TOKEN], length)
+            assert await valid(space, ino) == told(kept(length))
+        append(space, ino, LENGTH - 120, first=120)
+        await space.tiers.objects.release(ino, write=True)
+        await space.verbs.windows.step()
+        check(await space.tiers.read(ino), LENGTH)
+
+
 async def test_a_window_that_ends_or_widens_brings_nothing_back_and_tells_so(root):
     async with space_at(root) as space:
         ino = await stored(space)
