@@ -291,7 +291,7 @@ def _facts(found: dict[str, Any]) -> Table:
     table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
     bytes_ = ", ".join(f"{units.size(count)} {tier}" for tier, count in sorted(found["tiers"].items()))
     end = f" until {_when(session['pin_until_s'])}" if session["pin_until_s"] else ""
-    window = f"{session['window'] or 'all'} trailing and {session['sink']} first tokens"
+    window = f"{session['window'] or 'all'} trailing and {session['sink']} first tokens, {units.size(found['given_bytes'])} given back"
     for name, told in (
         ("state", f"{session['state']}, since {units.age(session['since_s'])}"),
         ("objects", f"{found['objects']}: {bytes_ or 'nothing'}, {session['open_objects']} open, {found['hits']} hits"),

@@ -181,6 +181,12 @@ def _sessions(found: SessionStatus) -> Iterator[Metric]:
     yield CounterMetricFamily("kvd_expired_pins", "Soft pins that ended.", value=found.unpinned)
     yield GaugeMetricFamily("kvd_api_leases", "Leases through the API.", value=found.leases)
     yield CounterMetricFamily("kvd_lost_api_leases", "Leases whose process ended.", value=found.leases_lost)
+    given = CounterMetricFamily(
+        "kvd_window_given_bytes", "Given back, since a window left them behind.", labels=["tier"]
+    )
+    given.add_metric(["ddr"], found.given_ddr_bytes)
+    given.add_metric(["nvme"], found.given_nvme_bytes)
+    yield given
 
 
 def _scrub(scrub: Scrubbing) -> Iterator[Metric]:

@@ -57,7 +57,8 @@ class SessionEntry:
 class SessionDetail:
     """A session and what it holds.
 
-    `tiers` is bytes of length by the tier that they are read from, `formats` bytes of the files on NVMe by how they are kept.
+    `tiers` is bytes of length by the tier that they are read from, `formats` bytes of the files on NVMe by how they are kept,
+    `given_bytes` those of its length that a window has left behind and that were given back.
     `chained` of its objects said which one is before them.
     """
 
@@ -67,6 +68,7 @@ class SessionDetail:
     hits: int
     formats: dict[str, int] = field(default_factory=dict)
     chained: int = 0
+    given_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +86,8 @@ class SessionChange:
 class SessionStatus:
     """All sessions together: those in memory by `states`; since the start, events that were refused, and what ended.
 
-    `expired` had a TTL, `unpinned` a soft pin. `leases` are given now, `leases_lost` went with their process.
+    `expired` had a TTL, `unpinned` a soft pin. `leases` are given now, `leases_lost` went with their process. Bytes that windows left
+    behind were given back in each tier.
     """
 
     states: dict[str, int]
@@ -93,6 +96,8 @@ class SessionStatus:
     unpinned: int
     leases: int
     leases_lost: int
+    given_ddr_bytes: int = 0
+    given_nvme_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

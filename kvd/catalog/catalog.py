@@ -9,6 +9,7 @@ from kvd.catalog.chains import Chains
 from kvd.catalog.charges import Charges
 from kvd.catalog.database import Database
 from kvd.catalog.forks import Forks
+from kvd.catalog.given import Given
 from kvd.catalog.names import Names
 from kvd.catalog.namespaces import Namespaces
 from kvd.catalog.placements import Placements
@@ -30,6 +31,7 @@ class Catalog:
     chains: Chains
     charges: Charges
     forks: Forks
+    given: Given
 
     @classmethod
     def open(cls, directory: Path, *, page_bytes: int) -> Self:
@@ -47,7 +49,7 @@ class Catalog:
         chains = Chains(db, names, namespaces)
         charges = Charges(db, names, namespaces, chains)
         forks = Forks(db, names, namespaces)
-        return cls(db, names, placements, namespaces, sessions, chains, charges, forks)
+        return cls(db, names, placements, namespaces, sessions, chains, charges, forks, Given(db, names))
 
     def close(self) -> None:
         """Close it; harmless when closed."""

@@ -178,6 +178,13 @@ class Placements:
             self._db.execute("DELETE FROM copy WHERE ino=?", (copy.ino,))  # a REPLACE would not be counted
             self._db.execute("INSERT INTO copy VALUES(?,?,?,?,?,?,?,?,?,?,?,?,0,?)", row)
 
+    def shrink_copy(self, copy: Copy, sums: bytes) -> None:
+        """Store that a copy has fewer pages than before; all else of its row stays."""
+        used_ns = self._db.scalar("SELECT used_ns FROM copy WHERE ino=?", (copy.ino,))
+        with self._db.transaction():
+            self.put_copy(copy, sums)
+            self._db.execute("UPDATE copy SET used_ns=? WHERE ino=?", (used_ns, copy.ino))
+
     def drop_copy(self, ino: int) -> None:
         """Forget an object's copy."""
         self._db.execute("DELETE FROM copy WHERE ino=?", (ino,))

@@ -216,7 +216,7 @@ class Said:
     priority
         0 to 255, for policies; kept and told.
     window, sink
-        Of a session with a sliding window: the trailing and the first tokens that it needs; 0 for all. Kept and told.
+        Of a session with a sliding window: the trailing and the first tokens that it needs (`kvd.session.windows`); a window of 0 for all.
     """
 
     ino: int

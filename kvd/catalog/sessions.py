@@ -134,6 +134,11 @@ class SessionRows:
         """Return what is pinned by a row of its own."""
         return {int(ino): Pin(pin) for ino, pin in self._db.execute("SELECT ino, pin FROM session WHERE pin>0")}
 
+    def windows_after(self, ino: int, limit: int) -> list[int]:
+        """Return the next sessions that have a window, in the order of their numbers."""
+        rows = self._db.execute("SELECT ino FROM session WHERE window>0 AND ino>? ORDER BY ino LIMIT ?", (ino, limit))
+        return [int(row[0]) for row in rows]
+
     # -- what ends next ------------------------------------------------------------------------------------------
 
     def next_ns(self) -> int:

@@ -114,7 +114,7 @@ def plan(head: bytes, size: int, policy: Policy) -> Plan:
 
 def _known(head: bytes, size: int, policy: Policy) -> tuple[list[Region], str, str]:
     """Return the regions that are known, in order, who knows of them, and why some of them are exact."""
-    contents = _contents(head, size)
+    contents = contents_of(head, size)
     if contents is not None:
         regions, reason = _tensors(contents, policy)
         return regions, contents.source, reason
@@ -170,8 +170,14 @@ def _exact(tensor: Tensor, kind: Kind) -> Region:
     )
 
 
-def _contents(head: bytes, size: int) -> Contents | None:
-    """Return what the object says of itself; None: nothing."""
+def contents_of(head: bytes, size: int) -> Contents | None:
+    """Return what an object says of itself, by its begin (as much as `head_bytes` says) and its length; None: nothing.
+
+    Raises
+    ------
+    HeaderError
+        One of its kinds: it has a header that can't be used.
+    """
     for read in (safetensors.read, npy.read):
         try:
             return read(head, size)

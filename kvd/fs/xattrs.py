@@ -6,8 +6,10 @@ import errno
 import time
 from typing import TYPE_CHECKING
 
+from kvd.catalog.given import NAME as GIVEN
 from kvd.catalog.names import fail
 from kvd.catalog.records import NS, Pin
+from kvd.session.windows import BYTES_PER_TOKEN
 from kvd.tier.namespacing import POLICIES as NAMESPACE_POLICIES
 from kvdriver import BLOCK_BYTES, Tier
 
@@ -38,10 +40,12 @@ QUOTA = b"user.kvd.quota"
 """How the namespace stands in each tier."""
 ASKED = tuple(OWN + name for name in (b"release", b"resume", b"prefetch"))
 """What is done when ``1`` is written."""
+VALID = b"user.kvd.valid"
+"""Which tokens of a file are there, ``START-END START-END``, the end not among them."""
 COUNTED = (b"user.kvd.tiers", b"user.kvd.formats")
 """What takes a look at each object of a session."""
-TOLD = (*OF_OBJECTS, *OF_SESSIONS)
-KNOWN = (*TOLD, TTL, *NUMBERS, *ASKED)
+TOLD = (*OF_OBJECTS, *OF_SESSIONS, VALID)
+KNOWN = (*TOLD, TTL, *NUMBERS, *ASKED, BYTES_PER_TOKEN)
 
 
 class Xattrs:
@@ -56,6 +60,11 @@ class Xattrs:
         """Return a value, also of those that take a look at each object of a session; ENODATA if there is none."""
         if name == QUOTA:
             return await self._tell_quota(inode.ino)
+        if name == VALID and inode.is_file:
+            valid = await self._sessions.windows.valid(inode)
+            if valid is None:
+                raise fail(errno.ENODATA, name)
+            return " ".join(f"{start}-{end}" for start, end in valid).encode()
         if name not in COUNTED or not self._is_told(inode):
             return self.get(inode, name)
         found = await self._sessions.detail(inode)
@@ -74,8 +83,8 @@ class Xattrs:
             return copy.format.encode()
         if name in (FINGERPRINT, GROUPING) or name in POLICIES:
             return self._tell_namespace(inode.ino, name)
-        if name == PARENT:
-            return self._tell_parent(inode)
+        if name in (PARENT, BYTES_PER_TOKEN):
+            return self._tell_parent(inode) if name == PARENT else self._tell_bytes_per_token(inode)
         if name not in KNOWN or not self._is_told(inode):
             raise fail(errno.ENODATA, name)
         if inode.is_file and name in OF_OBJECTS:
@@ -114,6 +123,12 @@ class Xattrs:
             for each in told
         )
         return "\n".join(lines).encode()
+
+    def _tell_bytes_per_token(self, inode: Inode) -> bytes:
+        found = self._sessions.windows.bytes_per_token(inode.ino)
+        if not found:
+            raise fail(errno.ENODATA, BYTES_PER_TOKEN)
+        return str(found).encode()
 
     def _tell(self, ino: int, name: bytes) -> bytes:
         placement = self._catalog.placements.get(ino)
@@ -159,7 +174,7 @@ class Xattrs:
 
     def list(self, inode: Inode) -> list[bytes]:
         """Return the names of an inode's stored attributes; what kvd tells by itself would be copied by `cp -a`."""
-        return self._catalog.names.xattrs(inode.ino)
+        return [name for name in self._catalog.names.xattrs(inode.ino) if name != GIVEN]
 
     async def set(self, inode: Inode, name: bytes, value: bytes) -> None:
         """Set a value; EOPNOTSUPP for a namespace that is not kept, EINVAL for a value that kvd can't follow."""
@@ -173,6 +188,9 @@ class Xattrs:
         if name == PARENT and inode.is_file:
             self._catalog.chains.put(inode.ino, self._catalog.chains.find(inode.ino, value))
             return
+        if name == BYTES_PER_TOKEN:
+            self._set_bytes_per_token(inode, _number(value))
+            return
         if name.startswith(OWN):
             await self._steer(inode, name, value)
             return
@@ -181,6 +199,18 @@ class Xattrs:
         if not name.startswith(STORED):
             raise fail(errno.EOPNOTSUPP, name)
         self._catalog.names.set_xattr(inode.ino, name, value, time.time_ns())
+
+    def _set_bytes_per_token(self, inode: Inode, number: int) -> None:
+        """Keep what a token takes, of an object, a session or a namespace; EPERM on what is none of these, 0 takes it back."""
+        namespace = self._catalog.namespaces.of(inode.ino)
+        if not self._is_told(inode) and (namespace is None or namespace.ino != inode.ino):
+            raise fail(errno.EPERM, BYTES_PER_TOKEN)
+        if number:
+            self._sessions.windows.check_bytes_per_token(number)
+            self._catalog.names.set_xattr(inode.ino, BYTES_PER_TOKEN, str(number).encode(), time.time_ns())
+        else:
+            self._catalog.names.remove_xattr(inode.ino, BYTES_PER_TOKEN, time.time_ns())
+        self._sessions.windows.changed(inode.ino)
 
     async def _steer(self, inode: Inode, name: bytes, value: bytes) -> None:
         """Follow what a client sets on an object or a session; EPERM for what can't be set there."""
@@ -215,6 +245,9 @@ class Xattrs:
         """Remove a value; ENODATA if there is none."""
         if name in (PIN, TTL, *NUMBERS) and self._is_told(inode):
             await self._steer(inode, name, b"0")
+            return
+        if name == BYTES_PER_TOKEN:
+            self._set_bytes_per_token(inode, 0)
             return
         if name in (FINGERPRINT, GROUPING) or name in POLICIES:
             self._tell_namespace(inode.ino, name)

@@ -257,6 +257,7 @@ class Online:
             self._objects.moves.damage(live, None, "its file in DDR is gone", str(self._ddr.file(live.ino)))
             return "quarantined: write it anew or remove it"
         self._catalog.placements.move(live.ino, Tier.NVME)
+        self._catalog.given.fall_back(live.ino)
         charges = copy_charges(live.copy.runs, live.copy.size, self._books.page_bytes)
         await self._books.to_nvme(live, charges)
         await self._ddr.remove(live.ino)

@@ -218,6 +218,7 @@ class _Making:
             self._claim(parent, name, copy.ino, told.ctime_ns)
         for name, value in xattrs:
             self._db.execute("INSERT OR REPLACE INTO xattr VALUES(?,?,?)", (copy.ino, name, value))
+        self._catalog.given.rebuilt(copy.ino)
         self._result.objects += 1
 
     def _claim(self, parent: int, name: bytes, ino: int, ctime_ns: int) -> None:

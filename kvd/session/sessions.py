@@ -72,6 +72,8 @@ class Sessions:
         self.pinned: dict[int, Pin] = self._rows.pinned()
         self.went_from_memory: Callable[[Live, Session], None] = lambda _live, _session: None
         """Hears of each object that leaves memory, before its session forgets it."""
+        self.came_to_rest: Callable[[int], None] = lambda _ino: None
+        """Hears of each object that was sealed, or has been closed by the last of its users."""
         self._lives.session_watch = self
         objects.evicting.is_held = lambda ino: self.held[ino] > 0
         catalog.names.named = self.moved
@@ -144,16 +146,16 @@ class Sessions:
     def note(self, live: Live) -> None:
         """See `kvd.tier.live.SessionWatch`."""
         member = self._members.get(live.ino)
-        if member is None:
+        if member is None or (told := self._tell(live)) == member.told:
             return
-        told = self._tell(live)
-        if told != member.told:
-            session = member.session
-            if told.open > member.told.open:
-                session.used_s = trio.current_time()
-            self._members[live.ino] = Member(session, told)
-            self._count(session, member.told, told)
-            self._settle(session)
+        session = member.session
+        if told.open > member.told.open:
+            session.used_s = trio.current_time()
+        self._members[live.ino] = Member(session, told)
+        self._count(session, member.told, told)
+        self._settle(session)
+        if told.open + told.filling < member.told.open + member.told.filling:
+            self.came_to_rest(live.ino)
 
     def used(self, live: Live) -> None:
         """See `kvd.tier.live.SessionWatch`."""

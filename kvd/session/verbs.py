@@ -13,11 +13,13 @@ import trio
 from kvd.api.sessions import LeaseGrant, SessionChange, SessionDetail, SessionEntry, SessionStatus
 from kvd.catalog.records import NS, Pin
 from kvd.errors import BusyError, InvalidError, KvdError, NotFoundError
+from kvd.format.ranges import total
 from kvd.session.forks import Forks
 from kvd.session.leases import Leases, Peer
 from kvd.session.lifetimes import Lifetimes
 from kvd.session.moving import Moving
 from kvd.session.sessions import Sessions
+from kvd.session.windows import Windows
 from kvdriver import Tier
 from kvdriver.abi import Event, State
 
@@ -47,7 +49,7 @@ class SessionVerbs:
 
     Attributes
     ----------
-    sessions, lifetimes, leases, moving
+    parts, lifetimes, leases, moving, windows
         The parts; the daemon runs each.
     """
 
@@ -62,6 +64,7 @@ class SessionVerbs:
         self.leases.on_free = self._freed
         self.moving = Moving(catalog, objects, self.parts)
         self.forks = Forks(catalog, objects)
+        self.windows = Windows(catalog, objects, self.parts)
 
     def __repr__(self) -> str:
         return f"<SessionVerbs {self.parts!r} {self.leases!r}>"
@@ -69,7 +72,7 @@ class SessionVerbs:
     async def run(self) -> None:
         """Look after all of it, for ever."""
         async with trio.open_nursery() as nursery:
-            for part in (self.parts, self.lifetimes, self.leases, self.moving):
+            for part in (self.parts, self.lifetimes, self.leases, self.moving, self.windows):
                 nursery.start_soon(part.run)
 
     def stop(self) -> None:
@@ -86,6 +89,8 @@ class SessionVerbs:
             unpinned=self.lifetimes.counts.unpinned,
             leases=len(self.leases),
             leases_lost=self.leases.counts.lost,
+            given_ddr_bytes=self.windows.counts.ddr_bytes,
+            given_nvme_bytes=self.windows.counts.nvme_bytes,
         )
 
     def _freed(self, ino: int) -> None:
@@ -192,7 +197,7 @@ class SessionVerbs:
         """Describe a session, or an object of one, and what it holds."""
         tiers: Counter[str] = Counter()
         formats: Counter[str] = Counter()
-        objects = hits = chained = 0
+        objects = hits = chained = given_bytes = 0
         for batch in self._inodes.walk(inode.ino):
             for each in batch:
                 placement, live = self._catalog.placements.get(each.ino), self._objects.lives.peek(each.ino)
@@ -201,6 +206,7 @@ class SessionVerbs:
                 if copy is not None:
                     formats[copy.format] += copy.size
                 hits += placement.hits if live is None else live.hits
+                given_bytes += total(self.windows.given(each.ino))
                 objects += 1
                 chained += self._catalog.chains.parent(each.ino) is not None
             await trio.lowlevel.checkpoint()
@@ -211,6 +217,7 @@ class SessionVerbs:
             hits=hits,
             formats=dict(formats),
             chained=chained,
+            given_bytes=given_bytes,
         )
 
     # -- life ----------------------------------------------------------------------------------------------------
@@ -292,9 +299,13 @@ class SessionVerbs:
             case "priority":
                 self._rows.put(replace(said, priority=number))
             case "window":
-                self._rows.put(replace(said, window=number))
+                self._slide(replace(said, window=number))
             case _:
-                self._rows.put(replace(said, sink=number))
+                self._slide(replace(said, sink=number))
+
+    def _slide(self, said: Said) -> None:
+        self._rows.put(said)
+        self.windows.changed(said.ino)
 
     # -- leases --------------------------------------------------------------------------------------------------
 

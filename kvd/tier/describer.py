@@ -91,7 +91,8 @@ class Describer:
         self._uuid = catalog.db.uuid
         self._queue: dict[int, None] = {}
         self._tree_due = True
-        self._sweep_due = catalog.db.number(META) != ALL
+        self.unclean = self._sweep_due = catalog.db.number(META) != ALL
+        """The kvd before this one has not come to its end."""
         self._wake = trio.Event()
         self._known: set[int] = set()
         self.off: dict[int, str] = {}

@@ -161,6 +161,7 @@ class Forking:
                 for piece in pieces(extents, PIECE_BYTES):
                     await trio.to_thread.run_sync(copy_ranges, fd, to_fd, piece)
                 os.ftruncate(to_fd, size)
+                self._catalog.given.cut(ino, size)
             finally:
                 os.close(fd)
         return need

@@ -22,6 +22,7 @@ from kvd.tier.directory import DirectoryOfflineError
 from kvd.tier.extents import copy_charges
 from kvd.tier.makingroom import in_room, no_room
 from kvd.tier.mover import ChecksumError
+from kvd.tier.storage import punch
 from kvd.tier.storing import MoveCounts, Storing, used_ns
 from kvdriver import BLOCK_BYTES, Tier
 
@@ -142,10 +143,15 @@ class Moves:
         """
         assert live.sealed
         assert not live.opens
-        if not self.stored(live) or self._storing.shrinks(live):
+        if not self.stored(live) or self._storing.shrinks(live) or self._gave_more(live):
             await self._copy(live, leaves=True)
         else:
             await self.leave(live)
+
+    def _gave_more(self, live: Live) -> bool:
+        """Whether a new copy would be smaller for what was given back since this one; a lossy one is not worth a second loss."""
+        lossy = live.copy is not None and live.copy.form is not None and live.copy.form.lossy_bytes
+        return not lossy and self._catalog.given.is_ahead(live.ino)
 
     async def leave(self, live: Live) -> None:
         """Take an object out of DDR whose copy is current; no I/O."""
@@ -311,6 +317,9 @@ class Moves:
         status = -errno.EIO
         try:
             moved_bytes = await self._storing.recoder.fetch(copy, sums, files, dst_fd, ahead=ahead, stream=stream)
+            if copy.form.lossy_bytes:  # what it makes of zeroes need not be zero
+                for start, end in self._catalog.given.of(copy.ino):
+                    punch(dst_fd, start, end - start)
             status = 0
         finally:
             if stream is not None:

@@ -21,6 +21,7 @@ from kvd.tier.descending import Descending
 from kvd.tier.describer import Describer
 from kvd.tier.evicting import Evicting
 from kvd.tier.forking import Forking
+from kvd.tier.heads import Heads
 from kvd.tier.homes import remember_uses, worth_in
 from kvd.tier.index import Index
 from kvd.tier.lives import Lives
@@ -36,6 +37,7 @@ from kvd.tier.recovery import fall_back
 from kvd.tier.room import Room
 from kvd.tier.scrub import Scrub
 from kvd.tier.sharing import Sharing, shared_max
+from kvd.tier.sliding import Sliding
 from kvd.tier.tending import Tending
 from kvd.tier.warming import Warming
 from kvd.tier.writing import Writing
@@ -110,6 +112,8 @@ class Objects:
             row=catalog.placements.copy,
             changed=self.room.nvme_changed,
         )
+        self.heads = Heads(self.lives, catalog, ddr, nvme, mover, page_bytes=books.page_bytes)
+        self.sliding = Sliding(catalog, books, ddr, nvme, self.describer, self.writing, self.room, self.heads)
         self.prefetch = Prefetch(catalog, self._opening.bringing)
         self.descending = Descending(catalog, self.lives, books, self.moves, self.room)
         self.scrub = Scrub(config.scrub, catalog, self.lives, books, nvme, mover, self.moves, self.describer)
@@ -119,6 +123,7 @@ class Objects:
         self.release = self._opening.release
         self.grow = self.writing.grow
         self.forking = Forking(catalog, self, books)
+        self.give_back = self.sliding.give_back
         self.on_unpin: Callable[[int], None] = lambda _ino: None
         """Hears of each object that is not pinned any more."""
 
@@ -232,6 +237,8 @@ class Objects:
             live = self.lives.by_ino[ino]
             before = os.fstat(live.ddr_fd).st_size
             os.ftruncate(live.ddr_fd, size)
+            if size < before:
+                self._catalog.given.cut(ino, size)
             if live.writers > 1:
                 await self.writing.resized(live, size, shorter=size < before)
         finally:

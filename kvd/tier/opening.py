@@ -170,6 +170,7 @@ class Opening:
             if live.ddr_fd < 0:
                 live.ddr_fd = self._ddr.open(live.ino)
             self._fill(live)
+            self._catalog.given.cut(live.ino, 0)
             os.ftruncate(live.ddr_fd, 0)
             return
         fd = self._ddr.create(live.ino)
@@ -179,6 +180,7 @@ class Opening:
                     self._catalog.placements.fill(live.ino)
                     self._catalog.placements.heal(live.ino)
                     self._catalog.placements.drop_copy(live.ino)
+                    self._catalog.given.forget(live.ino)
                     self._catalog.placements.move(live.ino, Tier.DDR)
             except BaseException:
                 os.close(fd)

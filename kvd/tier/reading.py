@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
+from kvd.format.ranges import without as ranges_without
 from kvd.tier.mover import SUM_BYTES, ChecksumError
 
 if TYPE_CHECKING:
@@ -113,3 +114,16 @@ def without(runs: Runs, sums: bytes, page: int) -> tuple[Runs, bytes]:
             left.append((first, count))
         at += count
     return tuple(left), sums
+
+
+def outside(runs: Runs, sums: bytes, pages: Runs) -> tuple[Runs, bytes]:
+    """Return runs and their sums without some pages of theirs, given as ``(first, after the last)``."""
+    left: list[tuple[int, int]] = []
+    kept: list[bytes] = []
+    at = 0
+    for first, count in runs:
+        for start, end in ranges_without(((first, first + count),), pages):
+            left.append((start, end - start))
+            kept.append(sums[SUM_BYTES * (at + start - first) : SUM_BYTES * (at + end - first)])
+        at += count
+    return tuple(left), b"".join(kept)

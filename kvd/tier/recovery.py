@@ -155,3 +155,4 @@ def fall_back(catalog: Catalog, copy: Copy) -> None:
         if not copy.current:
             catalog.names.setattr(copy.ino, size=copy.object_bytes, mtime_ns=copy.mtime_ns)
         catalog.placements.revert(copy.ino, Tier.NVME)
+        catalog.given.fall_back(copy.ino)

@@ -1,7 +1,7 @@
 """The scrubber: reads every copy on NVMe once in a period and verifies each page and the description, before somebody needs it.
 
-It holds no object's lock while it reads: a copy's files never change, so what differs is damage, also if a newer copy has
-come meanwhile. A bad page of an object whose good bytes are in DDR is healed by a new copy; a cold one is quarantined.
+It holds no object's lock while it reads: pages of a copy's files never change, so what differs is damage, also if a newer copy
+has come meanwhile; but they may be given back (`kvd.tier.sliding`), and then the row has other runs. A bad page of an object whose good bytes are in DDR is healed by a new copy; a cold one is quarantined.
 """
 
 from __future__ import annotations
@@ -209,11 +209,18 @@ class Scrub:
             verified = await self._read(reading, sums, pace)
         finally:
             reading.close()
+        if not verified.sound and not self._is_as_it_was(copy):
+            return None
         self.counts.objects += 1
         self.counts.verified_bytes += verified.verified_bytes
         self.counts.bad_pages += len(verified.bad_pages)
         self.counts.unreadable += bool(verified.trouble)
         return verified
+
+    def _is_as_it_was(self, copy: Copy) -> bool:
+        """Whether a copy that was read has the pages still that it had, or has gone."""
+        now = self._catalog.placements.copy(copy.ino)
+        return now is None or now.gen != copy.gen or now.runs == copy.runs
 
     def _unopened(self, copy: Copy, error: OSError) -> Verified | None:
         """Return what a copy is whose files can't be opened; None if that is its directory's trouble."""
@@ -266,7 +273,7 @@ class Scrub:
         """
         copy = verified.copy
         async with self._lives.hold(ino) as live:
-            if live.damaged or live.copy is None or live.copy.gen != copy.gen:
+            if live.damaged or live.copy is None or (live.copy.gen, live.copy.runs) != (copy.gen, copy.runs):
                 return
             page = verified.bad_pages[0] if verified.bad_pages else None
             what = "checksum differs" if verified.bad_pages else verified.trouble

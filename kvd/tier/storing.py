@@ -319,6 +319,7 @@ class Storing:
         await self._describer.describe_new(copy, written.sums)
         with self._catalog.db.transaction():
             self._catalog.placements.put_copy(copy, written.sums)
+            self._catalog.given.copied(live.ino)
             if leaves:
                 self._catalog.placements.leave(live.ino, Tier.NVME, used_ns(live))
         self._describer.settled(copy, ctime_ns)

@@ -22,6 +22,8 @@ from kvd.tier.turns import Turns
 from kvdriver import BLOCK_BYTES, Tier
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
     from kvd.config import Config
     from kvd.tier.books import Books
     from kvd.tier.ddr import DdrStore
@@ -63,6 +65,10 @@ def no_space(what: str) -> OSError:
     return OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), what)
 
 
+async def _no_window(_live: Live) -> int:
+    return 0
+
+
 class Writing:
     """Reservations of objects that are being written."""
 
@@ -84,6 +90,8 @@ class Writing:
         self._plenty_blocks = min(GROW_BYTES // BLOCK_BYTES, self._budget_blocks // GROW_SHARE)
         self.turns = Turns(budget_blocks=self._budget_blocks)
         self._shares: dict[int, int] = {}
+        self.slide: Callable[[Live], Awaitable[int]] = _no_window
+        """Gives back what the window of an object's session has left behind, under the object's lock; returns the blocks."""
 
     def __repr__(self) -> str:
         return f"<Writing through={len(self._shares)} {self.turns!r}>"
@@ -166,6 +174,9 @@ class Writing:
         need = -(-need_bytes // BLOCK_BYTES)
         async with self._lives.hold(ino) as live:
             extra = need - live.mapped_blocks
+            if extra > live.reserved_blocks:
+                need -= await self.slide(live)
+                extra = need - live.mapped_blocks
             if extra > live.reserved_blocks:
                 if gate and live.usual_key:
                     self._usual.wrong(live.usual_key, need)
@@ -284,8 +295,7 @@ class Writing:
             if live.ddr_fd < 0 or live.sealed:
                 return
             if shorter:
-                await self._books.settle(live, ddr_charges(data_extents(live.ddr_fd, size), self._books.page_bytes))
-                await self._books.reserve(live, max(0, held_blocks(live.ddr_fd) - live.mapped_blocks))
+                await self._charge(live, size)
             elif live.mode is Mode.PASSTHROUGH:
                 wanted = -(-size // BLOCK_BYTES) - live.mapped_blocks
                 if live.reserved_blocks < wanted <= self._guess_blocks_max:
@@ -293,3 +303,23 @@ class Writing:
             self._limit(live)
         if shorter:
             self._room.gave_back()
+
+    async def _charge(self, live: Live, size: int, *, spare_blocks: int = 0) -> None:
+        """Charge what a file holds that holds less than before, and reserve what it may grow by, as far as there is room."""
+        await self._books.settle(live, ddr_charges(data_extents(live.ddr_fd, size), self._books.page_bytes))
+        beside = max(0, held_blocks(live.ddr_fd) - live.mapped_blocks)
+        if not spare_blocks or not await self._books.reserve(live, beside + spare_blocks):
+            await self._books.reserve(live, beside)
+
+    async def punched(self, live: Live, spare_blocks: int) -> None:
+        """Charge a writer's object what it holds now that pages of it were given back; it may grow by as much as before.
+
+        The caller holds its lock.
+
+        Parameters
+        ----------
+        spare_blocks
+            What it might still grow by then.
+        """
+        await self._charge(live, os.fstat(live.ddr_fd).st_size, spare_blocks=spare_blocks)
+        self._limit(live)

@@ -225,7 +225,14 @@ class FakeControl(FakeSpaces):
             ),
             scrub=SCRUB,
             sessions=SessionStatus(
-                states={"idle": 3, "cold": 1}, refused=2, expired=9, unpinned=1, leases=4, leases_lost=5
+                states={"idle": 3, "cold": 1},
+                refused=2,
+                expired=9,
+                unpinned=1,
+                leases=4,
+                leases_lost=5,
+                given_ddr_bytes=6 * MIB,
+                given_nvme_bytes=7 * MIB,
             ),
             directories=(WELL_DRIVE, HUNG_DRIVE if self.degraded else replace(WELL_DRIVE, path="/data/b")),
             index=Index(

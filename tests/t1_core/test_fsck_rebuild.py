@@ -13,6 +13,7 @@ import pytest
 from kvd.errors import ConfigError
 from kvd.fsck import examine
 from kvd.fsck.rebuild import rebuild
+from kvd.session.windows import BYTES_PER_TOKEN
 from kvd.tier import describe, treefile
 from support.tiers import PAGE_BYTES, config_at, tiers_at
 
@@ -140,6 +141,24 @@ async def test_the_old_catalogue_is_kept_and_a_rebuild_can_be_done_again(root):
     assert (second.objects, second.left_out) == (1, [])
     async with tiers_at(root) as tiers:
         assert await tiers.read(tiers.catalog.names.lookup(1, b"a").ino) == b"abc"
+
+
+async def test_what_a_window_gave_back_is_told_afterwards(root):
+    async with tiers_at(root) as tiers:
+        ino = await tiers.make(b"a", random_bytes(6 * PAGE_BYTES))
+        tiers.catalog.names.set_xattr(ino, BYTES_PER_TOKEN, b"4096", 7)
+        tiers.sessions.set_number(tiers.catalog.names.inode(ino), "window", 20)
+        await tiers.sessions.windows.step()
+        content = await tiers.read(ino)
+        await tiers.objects.demote(ino)
+    lose_catalogue(root)
+    made = await remade(root, data=True)
+    assert (made.objects, made.left_out) == (1, [])
+    async with tiers_at(root) as tiers:
+        inode = tiers.catalog.names.lookup(1, b"a")
+        assert await tiers.sessions.windows.valid(inode) == ((64, 96),)
+        assert await tiers.read(inode.ino) == content
+        assert content[: 64 * 4096] == bytes(64 * 4096)
 
 
 async def test_an_object_that_was_being_written_is_its_last_copy(root):

@@ -50,6 +50,15 @@ POLICY = {
 }
 
 
+def take_tiers(found, status):
+    """Take out what is told of each tier, and see that it is the status."""
+    for tier in status.tiers:
+        given_bytes = getattr(status.sessions, f"given_{tier.tier}_bytes")
+        assert found.pop(("kvd_window_given_bytes_total", tier.tier)) == given_bytes > 0
+        for what in ("budget_bytes", "capacity_bytes", "used_bytes", "reserved_bytes", "objects"):
+            assert found.pop((f"kvd_tier_{what}", tier.tier)) == getattr(tier, what)
+
+
 @pytest.mark.parametrize(("accept", "parse", "media_type"), FORMATS)
 async def test_metrics_are_the_status(folder: Path, accept, parse, media_type) -> None:
     failed = replace(WELL, state="degraded", reason="gone", losses=("a",), losses_count=300)
@@ -60,9 +69,7 @@ async def test_metrics_are_the_status(folder: Path, accept, parse, media_type) -
         assert answer.headers["content-type"].split(";")[0] == media_type
     found = samples(parse, answer.text)
     status = await control.status()
-    for tier in status.tiers:
-        for what in ("budget_bytes", "capacity_bytes", "used_bytes", "reserved_bytes", "objects"):
-            assert found.pop((f"kvd_tier_{what}", tier.tier)) == getattr(tier, what)
+    take_tiers(found, status)
     for kind in FaultKind:
         assert found.pop(("kvd_engine_faults_total", kind.value)) == (kind is FaultKind.TIMEOUT)
     assert found == {
