@@ -204,7 +204,7 @@ async def test_a_file_is_forked_at_a_byte_or_a_token(root, cold, at, size) -> No
     data = os.urandom(200_000)
     async with space_at(root) as space:
         names, objects = space.tiers.catalog.names, space.tiers.objects
-        objects.namespacing.set(b"files", {"layout": "fp16 header=64 blocks tokens=16 heads=8 dim=16"})
+        await objects.namespacing.set(b"files", {"layout": "fp16 header=64 blocks tokens=16 heads=8 dim=16"})
         ino = await space.store(b"a", content=data)
         if cold:
             await objects.demote(ino)
