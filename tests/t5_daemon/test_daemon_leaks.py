@@ -63,7 +63,7 @@ def nothing_left(kvd: Daemon) -> bool:
 
 
 def test_objects_that_come_and_go_leave_nothing(kvd: Daemon) -> None:
-    cycles(kvd, 200)  # what is made once: threads, caches, SQLite's pages
+    cycles(kvd, CYCLES)  # what is made once: threads, caches, SQLite's pages, the ageing policy's tables
     until(lambda: nothing_left(kvd), "an empty daemon")
     before, before_kib = descriptors(kvd), resident_kib(kvd)
     cycles(kvd, CYCLES)
