@@ -121,6 +121,7 @@ class Objects:
             _follow(directory, plane)
         self.create = self._opening.create
         self.release = self._opening.release
+        self.close_all = self._opening.close_all
         self.grow = self.writing.grow
         self.forking = Forking(catalog, self, books)
         self.give_back = self.sliding.give_back
@@ -166,15 +167,6 @@ class Objects:
         return live is None or live.copy is None or live.copy.form is None or not live.copy.form.lossy_bytes
 
     # -- ending --------------------------------------------------------------------------------------------------
-
-    async def close_all(self) -> None:
-        """Release whatever counts as open: the kernel's side has ended, and with it every descriptor and mapping."""
-        for live in list(self.lives.by_ino.values()):
-            if live.shared:
-                async with live.lock:
-                    await self.sharing.take_back(live)
-            while live.opens:
-                await self.release(live.ino, write=not live.readers)
 
     async def abandon(self, ino: int) -> None:
         """Undo `create` of an object that is gone from the catalogue already."""

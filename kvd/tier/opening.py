@@ -5,13 +5,14 @@ An inode has one I/O mode from its first open to its last release, because the k
 
 from __future__ import annotations
 
+import contextlib
 import os
 from typing import TYPE_CHECKING
 
 import structlog
 import trio
 
-from kvd.errors import DamagedError
+from kvd.errors import DamagedError, NotFoundError
 from kvd.tier.bringing import Bringing, close_files, close_nvme
 from kvd.tier.extents import held_blocks
 from kvd.tier.moves import stale
@@ -63,6 +64,7 @@ class Opening:
         self.bringing = Bringing(lives, books, ddr, moves, room, plane, self._spec, stored_wait_s=writing.wait_s)
         self.streaming = self.bringing.streaming
         self._writing = writing
+        self._ended = False
         self.on_seal: Callable[[Live], None] = lambda _live: None
         """Hears of each object that was sealed; under its lock."""
 
@@ -254,21 +256,40 @@ class Opening:
     # -- releasing -----------------------------------------------------------------------------------------------
 
     async def release(self, ino: int, *, write: bool) -> None:
-        """Close an object: the last writer seals it, the last user ends its lease."""
+        """Close an object: the last writer seals it, the last user ends its lease; nothing more after `close_all`."""
         with trio.CancelScope(shield=True):
             async with self._lives.hold(ino) as live:
-                if write:
-                    live.writers -= 1
-                    if not live.writers:
-                        await self._seal_or_later(live)
-                        self._writing.ended(live)
-                        self._share(live)  # what was written is read next: that open shall cost nothing here
-                else:
-                    assert live.readers > 0, f"object {ino} was released more often than opened"
-                    live.readers -= 1
-                if not live.opens and not live.shared:
-                    await self.leave(live)
-                live.last_use_s = trio.current_time()
+                if not self._ended:
+                    await self._release(live, write=write)
+        self._room.changed()
+
+    async def _release(self, live: Live, *, write: bool) -> None:
+        assert (live.writers if write else live.readers) > 0, f"object {live.ino} was released more often than opened"
+        if write:
+            live.writers -= 1
+            if not live.writers:
+                await self._seal_or_later(live)
+                self._writing.ended(live)
+                self._share(live)  # what was written is read next: that open shall cost nothing here
+        else:
+            live.readers -= 1
+        if not live.opens and not live.shared:
+            await self.leave(live)
+        live.last_use_s = trio.current_time()
+
+    async def close_all(self) -> None:
+        """Release whatever counts as open: the kernel's side has ended, and with it every descriptor and mapping.
+
+        Releases that are on their way, behind the lock of an object, find it closed.
+        """
+        self._ended = True
+        for ino in list(self._lives.by_ino):
+            with trio.CancelScope(shield=True), contextlib.suppress(NotFoundError):
+                async with self._lives.hold(ino) as live:
+                    if live.shared:
+                        await self._sharing.take_back(live)
+                    while live.opens:
+                        await self._release(live, write=not live.readers)
         self._room.changed()
 
     async def leave(self, live: Live) -> None:

@@ -2,6 +2,7 @@
 
 import os
 import random
+from functools import partial
 
 import pytest
 import trio
@@ -244,6 +245,23 @@ async def test_the_end_of_the_mount_ends_every_lease(scratch):
         for ino in (idle, held):
             assert await leases_of_engine(tiers, ino) == 0
             await tiers.objects.demote(ino)
+
+
+@pytest.mark.parametrize("first", ["release", "end"])
+@pytest.mark.parametrize("write", [True, False])
+async def test_a_release_that_is_on_its_way_when_the_mount_ends_is_one(scratch, write, first):
+    async with tiers_at(scratch) as tiers:
+        ino = await tiers.make(b"a", b"x" * 100_000)
+        await tiers.objects.open(ino, write=write)
+        live = tiers.objects.lives.by_ino[ino]
+        with trio.fail_after(10):
+            async with trio.open_nursery() as nursery, live.lock:
+                ends = [partial(tiers.objects.release, ino, write=write), tiers.objects.close_all]
+                for end in ends if first == "release" else reversed(ends):
+                    nursery.start_soon(end)
+                    await trio.testing.wait_all_tasks_blocked()
+        assert (live.readers, live.writers, live.sealed) == (0, 0, True)
+        assert await leases_of_engine(tiers, ino) == 0
 
 
 async def test_what_is_told_counts_the_data_planes_opens(scratch):
