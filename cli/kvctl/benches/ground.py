@@ -44,6 +44,16 @@ def until(condition: Callable[[], bool], what: str, wait_s: float = WAIT_S) -> N
         time.sleep(POLL_S)
 
 
+def until_checked(socket: Path, objects: int, wait_s: float) -> None:
+    """Wait until a daemon that has started has looked at all of its many objects."""
+    with Client(socket) as client:
+        until(
+            lambda: client.get("status")["index"]["state"] == "checked",
+            f"the index of {objects:,} objects is checked",
+            wait_s,
+        )
+
+
 def drop_page_cache() -> None:
     """Make the next read of a disk's file a cold one."""
     os.sync()

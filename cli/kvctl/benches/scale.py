@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Final
 from kvctl.benches import ground, many
 from kvctl.benches.memory import alternate
 from kvctl.benches.outcome import Outcome, Series
-from kvctl.client import Client
 from kvctl.exits import CtlError, Exit, UsageError
 from kvctl.private import PrivateKvd
 
@@ -74,9 +73,7 @@ def _side(folder: Path, settings: Mapping[str, Mapping[str, Any]], objects: int,
         began_s = time.monotonic()
         kvd.start()
         start_s = time.monotonic() - began_s
-        with Client(kvd.socket) as client:
-            checked = lambda: client.get("status")["index"]["state"] == "checked"  # noqa: E731
-            ground.until(checked, f"the index of {objects:,} objects is checked", CHECK_S)
+        ground.until_checked(kvd.socket, objects, CHECK_S)
         yield _Side(kvd, found, start_s, time.monotonic() - began_s, iter(found.names(objects // 2, seed=objects)))
 
 

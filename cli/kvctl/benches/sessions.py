@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from kvctl.benches import ground, many
 from kvctl.benches.outcome import Outcome, Series
-from kvctl.client import Client as Control
 from kvctl.exits import UsageError
 from kvctl.private import PrivateKvd
 from kvd.client import Client, Lease
@@ -103,9 +102,7 @@ def _kvd(folder: Path, settings: Mapping[str, Mapping[str, Any]], sessions: int)
         folders = max(1, sessions // FOLDER_SESSIONS)
         found = many.fill(kvd.root / "state", kvd.nvme_dirs, objects=sessions, folders=folders)
         kvd.start()
-        with Control(kvd.socket) as control:
-            checked = lambda: control.get("status")["index"]["state"] == "checked"  # noqa: E731
-            ground.until(checked, f"the index of {sessions:,} objects is checked", CHECK_S)
+        ground.until_checked(kvd.socket, sessions, CHECK_S)
         with Client(kvd.socket.with_suffix(".client")) as client:
             for number in range(sessions):
                 client.ttl(f"/{found.name(number)}", TTL_S)
